@@ -15,9 +15,11 @@ class MissingExtraError(PileshardError):
     """A feature needs an optional package that is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed: pip install 'pileshard[{extra}]'"
-        )
+        super().__init__(package, extra, purpose)
+
+    def __str__(self) -> str:
+        package, extra, purpose = self.args
+        return f"{purpose} needs the package {package!r}, which is not installed: pip install 'pileshard[{extra}]'"
 
 
 class InputError(PileshardError):

@@ -1,0 +1,106 @@
+"""The index beside a shard: where each record begins, in bytes and in tokens.
+
+A `.npy` file, uint64, C order, shape [4, records + 1], so that each row is contiguous and can be searched in an mmap:
+
+    row 0  tokens       tokens of the shard before record i              last column: all tokens
+    row 1  offsets      byte offset of record i in the shard             last column: size of the shard
+    row 2  text_bytes   UTF-8 bytes of the document, on its first record; 0 on its other parts   last column: 0
+    row 3  keys         key of the document                              last column: 0
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from pileshard.errors import DatasetError
+from pileshard.format.identity import U64
+from pileshard.format.storage import Storage
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index in memory or mapped from a file.
+
+    Attributes:
+      table: uint64 [4, records + 1].
+    """
+
+    table: U64
+
+    @property
+    def tokens(self) -> U64:
+        """Tokens before each record, and all of them: uint64 [records + 1]."""
+        return self.table[0]
+
+    @property
+    def offsets(self) -> U64:
+        """Byte offset of each record, and the shard's size: uint64 [records + 1]."""
+        return self.table[1]
+
+    @property
+    def text_bytes(self) -> U64:
+        """UTF-8 bytes of the document on its first record, else 0: uint64 [records + 1]."""
+        return self.table[2]
+
+    @property
+    def keys(self) -> U64:
+        """Key of each record's document: uint64 [records + 1], the last one 0."""
+        return self.table[3]
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return int(self.table.shape[1]) - 1
+
+    @property
+    def total_tokens(self) -> int:
+        """Number of tokens in the shard."""
+        return int(self.table[0, -1])
+
+    def to_bytes(self) -> bytes:
+        """The `.npy` file."""
+        out = io.BytesIO()
+        np.save(out, np.ascontiguousarray(self.table), allow_pickle=False)
+        return out.getvalue()
+
+
+def make_index(
+    tokens: list[int] | U64, offsets: list[int] | U64, text_bytes: list[int] | U64, keys: list[int] | U64
+) -> Index:
+    """An index from its rows: the first two with their totals (records + 1 long), the others without."""
+    table = np.zeros((4, len(tokens)), dtype="<u8")
+    table[0] = tokens
+    table[1] = offsets
+    table[2, :-1] = text_bytes
+    table[3, :-1] = keys
+    return Index(table)
+
+
+def load_index(storage: Storage, path: str) -> Index:
+    """Opens an index: mapped where the storage is a local directory, else read whole.
+
+    Args:
+      storage: the dataset's root.
+      path: the index's path below it.
+
+    Raises:
+      DatasetError: the file is missing or is no index.
+    """
+    local = storage.local_path(path)
+    try:
+        if local is not None:
+            table = np.load(local, mmap_mode="r", allow_pickle=False)
+        else:
+            table = np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False)
+    except FileNotFoundError:
+        raise DatasetError(f"{storage.url_of(path)}: the index is missing; run `pileshard verify`") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise DatasetError(f"{storage.url_of(path)}: not a readable index ({error}); run `pileshard verify`") from error
+    if table.ndim != 2 or table.shape[0] != 4 or table.shape[1] < 1 or table.dtype != np.dtype("<u8"):
+        raise DatasetError(
+            f"{storage.url_of(path)}: an index is uint64 [4, records + 1], this is {table.dtype} {list(table.shape)}"
+        )
+    return Index(table)

@@ -1,0 +1,204 @@
+"""The manifest: the one small file that names everything else of a dataset.
+
+Decoded by msgspec into the frozen structs below, which check names, types and bounds as they read (18 MB for 40,000
+shards in a fraction of a second); `schemas/manifest.schema.json` is their JSON Schema for other programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from pileshard.errors import DatasetError
+from pileshard.format.paths import MANIFEST, TOKENIZER
+from pileshard.format.storage import Storage
+
+#: Version of the record, index and manifest. A reader refuses a newer one.
+FORMAT_VERSION = 1
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+Split = Literal["train", "validation"]
+Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options that the shards' bytes depend on."""
+
+    seed: int
+    shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    validation: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    dedup: Literal["none", "exact"]
+    special_tokens: Literal["text", "token", "reject"]
+    text_key: str
+    source_key: str
+
+
+class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The account of one input: lines = accepted + blank + all of rejected.
+
+    `skipped` says why an input was left out whole (then its counts are 0); `duplicates` of the accepted were dropped
+    by exact deduplication. `identity_sum` is the sum of the accepted documents' identity hashes modulo 2^64.
+    """
+
+    url: str
+    size: Count
+    sha256: str
+    lines: Count = 0
+    accepted: Count = 0
+    rejected: dict[str, Count] = {}
+    blank: Count = 0
+    duplicates: Count = 0
+    tokens: Count = 0
+    text_bytes: Count = 0
+    identity_sum: Hex64 = "0" * 16
+    rejected_path: str | None = None
+    skipped: str | None = None
+
+
+class SourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Totals of one source and split."""
+
+    name: str
+    split: Split
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    shards: Count
+
+
+class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One shard: documents of `source` and `split` with `key_first` <= key <= `key_last`, in key order.
+
+    `number` of `count` is its place in its source and split. `documents` counts documents, not their parts; `records`
+    counts parts. `identity_sum` is the sum of the documents' identity hashes modulo 2^64.
+    """
+
+    path: Path
+    source: str
+    split: Split
+    number: Count
+    count: Count
+    size: Count
+    sha256: Sha256
+    index_path: Path
+    index_size: Count
+    index_sha256: Sha256
+    records: Count
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    key_first: Hex64
+    key_last: Hex64
+    identity_sum: Hex64
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
+    """A dataset.
+
+    Attributes:
+      dataset_id: names the content: a hash of the format, the tokenizer and every shard's and index's sha256.
+      dtype: of a token on disk, little-endian.
+      vocab_size: highest token id + 1.
+      duplicates_identity_sum: sum of the identity hashes of documents that deduplication dropped.
+      build: how the build went (times, workers, engines); the shards do not depend on it.
+      manifest_sha256: of this file with this field empty.
+    """
+
+    format: Literal["pileshard"] = "pileshard"
+    format_version: int = FORMAT_VERSION
+    writer: str = ""
+    dataset_id: str = ""
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: Annotated[int, msgspec.Meta(ge=1)]
+    eod_id: Count
+    eod_token: str
+    tokenizer_path: Path = TOKENIZER
+    tokenizer_sha256: Sha256
+    options: Options
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    duplicates_identity_sum: Hex64 = "0" * 16
+    inputs: list[InputEntry]
+    sources: list[SourceEntry]
+    shards: list[ShardEntry]
+    build: dict[str, Any] = {}
+    manifest_sha256: str = ""
+
+    @cached_property
+    def token_dtype(self) -> np.dtype[Any]:
+        """Numpy dtype of a token on disk."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    def content_id(self) -> str:
+        """The `dataset_id` that belongs to this content."""
+        digest = hashlib.sha256(f"pileshard {self.format_version} {self.dtype} {self.eod_id}".encode())
+        digest.update(self.tokenizer_sha256.encode())
+        for shard in self.shards:
+            digest.update(f"\n{shard.path} {shard.sha256} {shard.index_sha256}".encode())
+        return digest.hexdigest()[:32]
+
+    def to_bytes(self) -> bytes:
+        """The file, with `dataset_id` and `manifest_sha256` filled in."""
+        named = msgspec.structs.replace(self, dataset_id=self.content_id(), manifest_sha256="")
+        digest = hashlib.sha256(_encode(named)).hexdigest()
+        return _encode(msgspec.structs.replace(named, manifest_sha256=digest))
+
+    @staticmethod
+    def from_bytes(data: bytes, name: str) -> Manifest:
+        """Decodes and checks a manifest.
+
+        Args:
+          data: the file.
+          name: of the file, for messages.
+
+        Raises:
+          DatasetError: no manifest, one of a newer format, or one that does not fit the schema.
+        """
+        try:
+            head = msgspec.json.decode(data, type=_Head)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{name}: not a pileshard manifest ({error})") from None
+        if head.format != "pileshard":
+            raise DatasetError(f"{name}: not a pileshard manifest (format is {head.format!r})")
+        if head.format_version > FORMAT_VERSION:
+            raise DatasetError(
+                f"{name}: written in format {head.format_version}, and this release reads up to format "
+                f"{FORMAT_VERSION}; upgrade pileshard"
+            )
+        try:
+            return msgspec.json.decode(data, type=Manifest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{name}: does not fit the manifest's schema ({error})") from None
+
+    @staticmethod
+    def read(storage: Storage) -> Manifest:
+        """Reads the manifest of a dataset.
+
+        Raises:
+          DatasetError: there is none (also: an unfinished build), or it cannot be used.
+        """
+        name = storage.url_of(MANIFEST)
+        try:
+            data = storage.read_bytes(MANIFEST)
+        except (FileNotFoundError, NotADirectoryError):
+            hint = "no dataset there"
+            if storage.exists("_build"):
+                hint = "the build is not finished; run the same `pileshard build` command again"
+            raise DatasetError(f"{name}: not found ({hint})") from None
+        return Manifest.from_bytes(data, name)
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    format_version: int = 0
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
