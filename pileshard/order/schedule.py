@@ -1,0 +1,116 @@
+"""Which rows a rank takes in which step: global batches over the global order, divided among ranks.
+
+positions   p0 p0+1 p0+2 ...                        global batch t of size B begins at p0 + t * B
+rank r of W takes those with p % W == r             B / W of them in every batch, wherever p0 stands
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+import numpy as np
+
+from pileshard.errors import OptionError
+from pileshard.order.chunks import I64
+
+DEFAULT_BATCH = 8
+
+
+def whole(name: str, value: SupportsIndex, least: int) -> int:
+    """An option that must be a whole number of at least `least`.
+
+    Raises:
+      OptionError: it is not.
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise OptionError(f"{name} is {value!r}; it must be a whole number") from None
+    if isinstance(value, bool) or number < least:
+        raise OptionError(f"{name} is {value}; it must be a whole number of at least {least}")
+    return number
+
+
+def global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+    """Rows of a step over all ranks, from whichever of the two sizes is given (neither: 8 rows a rank).
+
+    Raises:
+      OptionError: the global batch does not divide among the ranks, or the two contradict each other.
+    """
+    if global_batch_size is None:
+        rows = DEFAULT_BATCH if batch_size is None else whole("batch_size", batch_size, 1)
+        return rows * world_size
+    total = whole("global_batch_size", global_batch_size, 1)
+    if total % world_size:
+        raise OptionError(
+            f"global_batch_size {total} does not divide among {world_size} ranks; take a multiple of {world_size}"
+        )
+    if batch_size is not None and batch_size * world_size != total:
+        raise OptionError(
+            f"batch_size {batch_size} on {world_size} ranks makes {batch_size * world_size}, not global_batch_size "
+            f"{total}; give one of the two"
+        )
+    return total
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of a run, as one rank sees them.
+
+    With drop_remainder a last global batch that is not full is left out. Without, it is kept, and every sample is
+    taken exactly once: all ranks make the same number of steps, and in the last one a rank holds the rows of the rest
+    that are its own, which may be one fewer than another's, or none at all (a batch of 0 rows).
+
+    Attributes:
+      start: the first position.
+      end: the position after the last, None: it never ends.
+      global_batch: rows of a step over all ranks, a multiple of size.
+      rank: 0 to size - 1.
+      size: number of ranks.
+      drop_remainder: whether a partial last batch is left out.
+    """
+
+    start: int
+    end: int | None
+    global_batch: int
+    rank: int
+    size: int
+    drop_remainder: bool = True
+
+    @property
+    def steps(self) -> int | None:
+        """Number of steps, the same on every rank; None: no end."""
+        if self.end is None:
+            return None
+        left = max(0, self.end - self.start)
+        return left // self.global_batch if self.drop_remainder else -(-left // self.global_batch)
+
+    @property
+    def batch(self) -> int:
+        """Rows of a full step on this rank."""
+        return self.global_batch // self.size
+
+    @property
+    def first(self) -> int:
+        """This rank's first position."""
+        return self.start + (self.rank - self.start) % self.size
+
+    def position(self, step: int) -> int:
+        """The position at which a step begins, on every rank: where to start to take that step next."""
+        begin = self.start + step * self.global_batch
+        return begin if self.end is None else min(begin, max(self.end, self.start))
+
+    def rows(self, step: int) -> int:
+        """Rows that this rank holds in a step."""
+        begin = self.start + step * self.global_batch
+        if self.end is None or begin + self.global_batch <= self.end:
+            return self.batch
+        own = begin + (self.rank - begin) % self.size
+        return max(0, -(-(self.end - own) // self.size))
+
+    def positions(self, step: int) -> I64:
+        """This rank's positions in a step, ascending: int64 [rows(step)]."""
+        first = self.first + step * self.global_batch
+        return first + self.size * np.arange(self.rows(step), dtype=np.int64)
