@@ -113,7 +113,7 @@ class Storage:
             return os.stat(self.path(relative)).st_size
         return int(self.fs.info(self.path(relative))["size"])
 
-    def list(self, relative: str = "") -> list[str]:
+    def files(self, relative: str = "") -> list[str]:
         """Paths (relative to the root) of all files below a directory, sorted; [] if it is not there."""
         if self.is_local:
             top = self.path(relative)
@@ -126,6 +126,16 @@ class Storage:
             return []
         head = len(self.root.rstrip("/")) + 1
         return sorted(path[head:] for path in paths)
+
+    def names(self) -> list[str]:
+        """Names of the files and directories at the root, sorted; [] if it is not there."""
+        try:
+            if self.is_local:
+                return sorted(os.listdir(self.root))
+            self.fs.invalidate_cache()
+            return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in self.fs.ls(self.root, detail=False))
+        except FileNotFoundError:
+            return []
 
     # Writing
 

@@ -1,0 +1,20 @@
+"""The Beam jobs: an external merge sort of a corpus over a shared file system.
+
+    inputs --tokenize--> runs (sorted by source, split, key) --plan--> key ranges --merge--> shards --finish--> manifest
+
+The corpus never passes through the runner. The runner carries work items (an input or a part of it; a shard), and
+each item leaves its output and a receipt on the file system; that is all the memory a job has. Hence the same command
+continues a build that died, and the bytes of the shards depend on the inputs, the options and the seed alone.
+
+    options.py          what a user may choose
+    inputs.py           URLs and globs -> inputs
+    job.py              what a worker is told; the record of the job; receipts
+    runs.py             sorted temporary files of tokenized documents
+    tokenize_stage.py   an input -> runs
+    shard_plan.py       receipts -> key ranges of shards
+    merge_stage.py      runs -> a shard
+    finish.py           the account is closed and the manifest written
+    pipeline.py         work items on a Beam runner
+    progress.py         heartbeats, and how far a build is
+    build.py            the driver; `python -m beam_jobs.build`
+"""

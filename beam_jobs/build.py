@@ -1,0 +1,290 @@
+"""The driver of a build: tokenize, plan, merge, finish.
+
+    python -m beam_jobs.build --input 'corpus/*.jsonl.zst' --output /shared/pile --tokenizer tokenizer.json
+
+is the same as `pileshard build`; options after `--` go to Apache Beam.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import fsspec
+
+from beam_jobs import finish
+from beam_jobs.inputs import expand
+from beam_jobs.items import take_failures
+from beam_jobs.job import (
+    JOB,
+    JOB_TOKENIZER,
+    Item,
+    Job,
+    JobRecord,
+    MergeReceipt,
+    TokenizeItem,
+    TokenizeReceipt,
+    finished,
+    receipt_path,
+    write_json,
+)
+from beam_jobs.monitor import Monitor, item_size
+from beam_jobs.options import BuildOptions
+from beam_jobs.resume import check_same_job
+from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
+from pileshard.errors import BuildError, OptionError, PileshardError
+from pileshard.format.manifest import Manifest, Options
+from pileshard.format.storage import Storage
+from pileshard.tokenize import Tokenizer, load
+
+_log = logging.getLogger("pileshard.build")
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build gave.
+
+    Attributes:
+      manifest: of the dataset.
+      seconds: by stage; empty where the dataset was complete already.
+    """
+
+    manifest: Manifest
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def build(options: BuildOptions) -> BuildResult:
+    """Builds a dataset, or continues one.
+
+    Args:
+      options: what to build, from what, how.
+
+    Returns:
+      The manifest, which is also on disk.
+
+    Raises:
+      OptionError: an option makes no sense.
+      BuildError: the output holds another build; too many lines were rejected; an item failed.
+      InputError: an input is damaged (as text of a BuildError where it is met by a worker).
+    """
+    options.check()
+    return _Driver(options).run()
+
+
+class _Driver:
+    def __init__(self, options: BuildOptions) -> None:
+        self.options = options
+        self.seconds: dict[str, float] = {}
+        inputs = expand(options.inputs, options.storage_options)
+        self.tokenizer_bytes = _read_tokenizer(options)
+        self.tokenizer: Tokenizer = load(
+            self.tokenizer_bytes, eod=options.eod, special_tokens=options.special_tokens, engine="reference"
+        )
+        record = JobRecord(
+            inputs=inputs,
+            tokenizer_sha256=hashlib.sha256(self.tokenizer_bytes).hexdigest(),
+            eod=options.eod,
+            options=Options(
+                seed=options.seed,
+                shard_bytes=options.shard_bytes,
+                validation=options.validation,
+                dedup=options.dedup,
+                special_tokens=options.special_tokens,
+                text_key=options.text_key,
+                source_key=options.source_key,
+            ),
+        )
+        output = _absolute(options.output)
+        self.job = Job(
+            record=record,
+            fingerprint=record.fingerprint(),
+            output=output,
+            temp_url=_absolute(options.temp_url) if options.temp_url else output,
+            engine=options.engine,
+            on_bad_input=options.on_bad_input,
+            run_bytes=options.run_bytes,
+            storage_options=options.storage_options,
+        )
+        self.storage = self.job.storage()
+        self.workers = options.workers or os.cpu_count() or 1
+
+    def run(self) -> BuildResult:
+        existing = check_same_job(self.storage, self.job, self.options)
+        if existing is not None:
+            finish.clean(self.job, self.options.keep_runs)
+            return BuildResult(existing)
+        if not self.storage.exists(JOB_TOKENIZER):
+            self.storage.write_bytes(JOB_TOKENIZER, self.tokenizer_bytes)
+        write_json(self.storage, JOB, self.job.record)
+        take_failures(self.storage)
+        with self._stage("tokenize"):
+            receipts = self._tokenize()
+        accounts = finish.input_accounts(self.job, receipts)
+        finish.check_rejected(accounts, self.options.max_rejected, self.storage)
+        if not any(entry.accepted for entry in accounts):
+            raise BuildError(f"no document was accepted from {len(accounts)} inputs, so there is nothing to build")
+        receipts = [receipt for receipt in receipts if accounts[receipt.item.input].skipped is None]
+        with self._stage("plan"):
+            groups = plan_groups(receipts, self.job.temp_storage(), self.tokenizer.dtype.itemsize)
+            for number, group in enumerate(groups):
+                write_json(self.storage, group_path(number), group.runs)
+        with self._stage("merge"):
+            merges = self._merge(groups)
+        with self._stage("finish"):
+            finish.write_rejected(self.storage, receipts, accounts)
+            manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
+            finish.publish(self.storage, manifest)
+            finish.clean(self.job, self.options.keep_runs)
+        return BuildResult(Manifest.read(self.storage), self.seconds)
+
+    @contextlib.contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - began, 2)
+
+    def _tokenize(self) -> list[TokenizeReceipt]:
+        """Runs the tokenize items. An input that proved the fast engine wrong is done by the reference in all parts."""
+        parts = self.options.parts_per_input
+        doubtful: set[int] = set()
+        while True:
+            items = [
+                TokenizeItem(
+                    input=number,
+                    part=part,
+                    parts=parts,
+                    engine="reference" if number in doubtful else self.options.engine,
+                )
+                for number in range(len(self.job.record.inputs))
+                for part in range(parts)
+            ]
+            receipts = self._do("tokenize", items, TokenizeReceipt, [])
+            found = {
+                receipt.item.input
+                for receipt in receipts
+                if receipt.mismatch and any(o.engine == "fast" for o in receipts if o.item.input == receipt.item.input)
+            }
+            for receipt in receipts:
+                if receipt.skipped and self.options.on_bad_input == "fail":
+                    raise BuildError(f"{receipt.skipped} (an earlier command left this input out)")
+                for note in (receipt.mismatch, receipt.skipped):
+                    if note:
+                        _log.warning("%s", note)
+            if found <= doubtful:
+                return receipts
+            doubtful |= found
+
+    def _merge(self, groups: list[GroupPlan]) -> list[MergeReceipt]:
+        items = merge_items(groups, self.job.record.options.shard_bytes)
+        return self._do("merge", items, MergeReceipt, [sum(group.weights) for group in groups])
+
+    def _do(self, stage: str, items: Sequence[Any], kind: type[Any], weights: list[int]) -> list[Any]:
+        """Does the items that have no receipt, largest first, and returns all receipts in the order of the items."""
+        from beam_jobs.pipeline import run_items
+
+        sizes = [entry.size for entry in self.job.record.inputs]
+        self._drop_hollow_receipts(items, kind)
+        sized: list[tuple[Item, int]] = [(item, item_size(item, weights, sizes)) for item in items]
+        done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
+        todo = [item for item, _ in sorted(sized, key=lambda pair: -pair[1]) if done[item] is None]
+        if len(todo) < len(items):
+            _log.info("%s: %d of %d items were done already", stage, len(items) - len(todo), len(items))
+        width = self.tokenizer.dtype.itemsize
+        if todo:
+            with Monitor(self.storage, stage, self.job.fingerprint, sized):
+                try:
+                    run_items(self.job, todo, width, self.tokenizer.eod_id, self.options.beam_args, self.workers)
+                except PileshardError:
+                    raise
+                except Exception as error:
+                    messages = take_failures(self.storage)
+                    if not messages:
+                        raise BuildError(
+                            f"the {stage} stage stopped: {_first_line(error)}; run the same command again to continue"
+                        ) from error
+                    raise BuildError("; ".join(messages[:5])) from error
+            done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
+        missing = [item.name for item in items if done[item] is None]
+        if missing:
+            messages = take_failures(self.storage)
+            raise BuildError(
+                "; ".join(messages[:5])
+                or f"the {stage} stage ended without {len(missing)} items ({missing[0]}); run the command again"
+            )
+        return [done[item] for item in items]
+
+    def _drop_hollow_receipts(self, items: Sequence[Any], kind: type[Any]) -> None:
+        """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
+        temp = self.job.temp_storage()
+        for item, receipt in finished(self.storage, self.job.fingerprint, list(items), kind):
+            if receipt is None:
+                continue
+            if isinstance(receipt, TokenizeReceipt):
+                files = [(temp, run.path, run.size) for run in receipt.runs]
+            else:
+                shard = receipt.shard
+                files = [(self.storage, shard["path"], shard["size"])]
+                files.append((self.storage, shard["index_path"], shard["index_size"]))
+            for storage, path, size in files:
+                if not _has_size(storage, path, size):
+                    _log.warning("%s: is gone or cut off; %s is done again", storage.url_of(path), item.name)
+                    self.storage.remove(receipt_path(self.job.fingerprint, item))
+                    break
+
+    def _report(self, receipts: list[TokenizeReceipt]) -> dict[str, Any]:
+        engines = Counter(receipt.engine for receipt in receipts if not receipt.skipped)
+        notes = sorted({note for receipt in receipts for note in (receipt.fallback, receipt.mismatch) if note})
+        versions = {}
+        for package in ("apache-beam", "tokenizers", "gigatoken"):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
+        return {
+            "seconds": self.seconds,
+            "workers": self.workers,
+            "engines": dict(sorted(engines.items())),
+            "notes": notes,
+            "versions": versions,
+        }
+
+
+def _read_tokenizer(options: BuildOptions) -> bytes:
+    try:
+        with fsspec.open(options.tokenizer, "rb", **options.storage_options) as file:
+            return bytes(file.read())
+    except (OSError, ValueError, ImportError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise OptionError(f"--tokenizer {options.tokenizer}: {reason}") from None
+
+
+def _absolute(url: str) -> str:
+    """A local path as an absolute one: workers may start in another directory."""
+    fs, path = fsspec.core.url_to_fs(url) if "://" not in url else (None, url)
+    return path if fs is not None else url
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def _has_size(storage: Storage, path: str, size: int) -> bool:
+    try:
+        return storage.size(path) == size
+    except FileNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    import sys
+
+    from pileshard.cli import main
+
+    sys.exit(main(["build", *sys.argv[1:]]))

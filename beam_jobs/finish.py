@@ -1,0 +1,211 @@
+"""The end of a build: the account is closed, and only then is there a manifest."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from beam_jobs.job import (
+    FAILURES,
+    GROUPS,
+    JOB_TOKENIZER,
+    PROGRESS,
+    RECEIPTS,
+    REJECTED_PARTS,
+    Job,
+    MergeReceipt,
+    TokenizeReceipt,
+)
+from pileshard.errors import BuildError
+from pileshard.format.identity import hex64
+from pileshard.format.manifest import InputEntry, Manifest, ShardEntry, SourceEntry
+from pileshard.format.paths import MANIFEST, TOKENIZER, rejected_names
+from pileshard.format.storage import TEMP_DIR, Storage
+from pileshard.tokenize import Tokenizer
+from pileshard.version import __version__
+
+_MASK = (1 << 64) - 1
+
+
+def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry]:
+    """Adds up the parts of each input and checks that they agree.
+
+    Raises:
+      BuildError: the parts of an input saw different bytes, or their lines are not all its lines.
+    """
+    parts: dict[int, list[TokenizeReceipt]] = defaultdict(list)
+    for receipt in receipts:
+        parts[receipt.item.input].append(receipt)
+    urls = [entry.url for entry in job.record.inputs]
+    names = rejected_names(urls)
+    entries = []
+    for number, entry in enumerate(job.record.inputs):
+        mine = parts[number]
+        skipped = next((receipt.skipped for receipt in mine if receipt.skipped), None)
+        if skipped:
+            entries.append(InputEntry(url=entry.url, size=entry.size, sha256="", skipped=skipped))
+            continue
+        if len({(receipt.input_sha256, receipt.total_lines) for receipt in mine}) != 1:
+            raise BuildError(f"{entry.url}: changed while it was read; an input must not change during a build")
+        rejected: dict[str, int] = {}
+        for receipt in mine:
+            for reason, count in receipt.rejected.items():
+                rejected[reason] = rejected.get(reason, 0) + count
+        account = InputEntry(
+            url=entry.url,
+            size=mine[0].input_size,
+            sha256=mine[0].input_sha256,
+            lines=sum(receipt.lines for receipt in mine),
+            accepted=sum(receipt.accepted for receipt in mine),
+            rejected=dict(sorted(rejected.items())),
+            blank=sum(receipt.blank for receipt in mine),
+            tokens=sum(receipt.tokens for receipt in mine),
+            text_bytes=sum(receipt.text_bytes for receipt in mine),
+            identity_sum=hex64(sum(receipt.identity_sum for receipt in mine)),
+            rejected_path=names[number] if rejected else None,
+        )
+        if account.lines != mine[0].total_lines or account.lines != account.accepted + account.blank + sum(
+            rejected.values()
+        ):
+            raise BuildError(f"{entry.url}: the account of its lines does not close; this is a defect of pileshard")
+        entries.append(account)
+    return entries
+
+
+def check_rejected(inputs: list[InputEntry], limit: float, storage: Storage) -> None:
+    """Stops a build of which more than a share of the lines was rejected.
+
+    Raises:
+      BuildError: with the share, the reasons and where the lines are.
+    """
+    lines = sum(entry.lines for entry in inputs)
+    rejected = sum(sum(entry.rejected.values()) for entry in inputs)
+    if rejected > limit * lines:
+        reasons: dict[str, int] = {}
+        for entry in inputs:
+            for reason, count in entry.rejected.items():
+                reasons[reason] = reasons.get(reason, 0) + count
+        named = ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items()))
+        worst = max(inputs, key=lambda entry: sum(entry.rejected.values()))
+        raise BuildError(
+            f"{rejected:,} of {lines:,} lines were rejected ({named}), more than --max-rejected {limit:g}; most of "
+            f"them in {worst.url}; they are listed in {storage.url_of(REJECTED_PARTS)}. Mend the input and build "
+            "into a new output, or raise --max-rejected and run the command again"
+        )
+
+
+def write_rejected(storage: Storage, receipts: list[TokenizeReceipt], inputs: list[InputEntry]) -> None:
+    """Writes each input's rejected lines in line order, from its parts."""
+    for number, entry in enumerate(inputs):
+        if entry.rejected_path is None:
+            continue
+        paths = [r.rejected_path for r in receipts if r.item.input == number and r.rejected_path is not None]
+        with storage.create(entry.rejected_path) as file:
+            for record in heapq.merge(*(_records(storage, path) for path in paths), key=lambda record: record["line"]):
+                file.write(msgspec.json.encode({"input": entry.url, **record}) + b"\n")
+
+
+def _records(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
+    with storage.open(path) as file:
+        for line in file:
+            yield msgspec.json.decode(line)
+
+
+def make_manifest(
+    job: Job,
+    tokenizer: Tokenizer,
+    inputs: list[InputEntry],
+    merges: list[MergeReceipt],
+    build: dict[str, Any],
+) -> Manifest:
+    """Closes the account and puts the manifest together.
+
+    Raises:
+      BuildError: documents, tokens, text bytes or identities of the shards are not those of the inputs.
+    """
+    shards = [msgspec.convert(receipt.shard, ShardEntry) for receipt in merges]
+    shards.sort(key=lambda shard: (shard.source, shard.split, shard.number))
+    dropped: dict[int, int] = defaultdict(int)
+    for receipt in merges:
+        for number, count in receipt.duplicates.items():
+            dropped[int(number)] += count
+    inputs = [
+        msgspec.structs.replace(entry, duplicates=dropped[number]) if dropped[number] else entry
+        for number, entry in enumerate(inputs)
+    ]
+    duplicates_sum = sum(receipt.duplicates_identity_sum for receipt in merges) & _MASK
+    came = (
+        sum(entry.accepted for entry in inputs),
+        sum(entry.tokens for entry in inputs),
+        sum(entry.text_bytes for entry in inputs),
+        sum(int(entry.identity_sum, 16) for entry in inputs) & _MASK,
+    )
+    went = (
+        sum(shard.documents for shard in shards) + sum(dropped.values()),
+        sum(shard.tokens for shard in shards) + sum(receipt.duplicate_tokens for receipt in merges),
+        sum(shard.text_bytes for shard in shards) + sum(receipt.duplicate_text_bytes for receipt in merges),
+        (sum(int(shard.identity_sum, 16) for shard in shards) + duplicates_sum) & _MASK,
+    )
+    if came != went:
+        raise BuildError(
+            f"the account does not close: documents, tokens, text bytes, identities in {came} and out {went}; nothing "
+            "was published. This is a defect of pileshard or a damaged run: build into a new output"
+        )
+    return Manifest(
+        writer=f"pileshard {__version__}",
+        dtype="uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
+        vocab_size=tokenizer.vocab_size,
+        eod_id=tokenizer.eod_id,
+        eod_token=tokenizer.eod_token,
+        tokenizer_sha256=job.record.tokenizer_sha256,
+        options=job.record.options,
+        documents=sum(shard.documents for shard in shards),
+        tokens=sum(shard.tokens for shard in shards),
+        text_bytes=sum(shard.text_bytes for shard in shards),
+        duplicates_identity_sum=hex64(duplicates_sum),
+        inputs=inputs,
+        sources=_sources(shards),
+        shards=shards,
+        build=build,
+    )
+
+
+def _sources(shards: list[ShardEntry]) -> list[SourceEntry]:
+    groups: dict[tuple[str, str], list[ShardEntry]] = defaultdict(list)
+    for shard in shards:
+        groups[shard.source, shard.split].append(shard)
+    return [
+        SourceEntry(
+            name=name,
+            split=members[0].split,
+            documents=sum(shard.documents for shard in members),
+            tokens=sum(shard.tokens for shard in members),
+            text_bytes=sum(shard.text_bytes for shard in members),
+            shards=len(members),
+        )
+        for (name, _), members in sorted(groups.items())
+    ]
+
+
+def publish(storage: Storage, manifest: Manifest) -> None:
+    """Writes the tokenizer, and last of all the manifest."""
+    storage.write_bytes(TOKENIZER, storage.read_bytes(JOB_TOKENIZER))
+    storage.write_bytes(MANIFEST, manifest.to_bytes())
+
+
+def clean(job: Job, keep_runs: bool) -> None:
+    """Removes what only the build needed; its record stays, so that the same command knows it is done."""
+    storage, temp = job.storage(), job.temp_storage()
+    for directory in (FAILURES, PROGRESS, REJECTED_PARTS, TEMP_DIR):
+        storage.remove_tree(directory)
+    if not keep_runs:
+        for directory in (RECEIPTS, GROUPS):
+            storage.remove_tree(directory)
+        storage.remove(JOB_TOKENIZER)
+        temp.remove_tree(f"_build/runs-{job.fingerprint}")
+    if temp.url != storage.url:
+        temp.remove_tree(TEMP_DIR)

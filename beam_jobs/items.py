@@ -1,0 +1,56 @@
+"""One work item, from its task to its receipt: what every engine calls."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from beam_jobs.job import FAILURES, Failure, Item, Job, MergeItem, receipt_path, write_json
+from beam_jobs.merge_stage import merge_item
+from beam_jobs.tokenize_stage import tokenize_item
+from pileshard.errors import PileshardError
+from pileshard.format.storage import Storage
+
+
+def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> None:
+    """Does an item and publishes its receipt; an item that has one already is left alone.
+
+    An error is left in a file for the driver before it is raised, since engines cut, wrap or lose its text.
+    """
+    storage = job.storage()
+    path = receipt_path(job.fingerprint, item)
+    if storage.exists(path):
+        return
+    try:
+        if isinstance(item, MergeItem):
+            write_json(storage, path, merge_item(job, item, token_bytes, eod_id))
+        else:
+            write_json(storage, path, tokenize_item(job, item))
+    except (PileshardError, OSError, MemoryError) as error:
+        with contextlib.suppress(OSError):
+            failure = Failure(item=item.name, kind=type(error).__name__, message=_sentence(error, item))
+            write_json(storage, f"{FAILURES}/{item.name}-{uuid.uuid4().hex[:12]}.json", failure)
+        raise
+
+
+def _sentence(error: BaseException, item: Item) -> str:
+    if isinstance(error, PileshardError):
+        return str(error)
+    if isinstance(error, OSError):
+        name = error.filename or item.name
+        return f"{name}: {error.strerror or error}; mend it and run the same command again, which continues the build"
+    return f"{item.name}: out of memory; lower --run-bytes or give the worker more, and run the same command again"
+
+
+def take_failures(storage: Storage) -> list[str]:
+    """The failures that items left, removed as they are read."""
+    import msgspec
+
+    messages = []
+    for path in storage.files(FAILURES):
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            failure = msgspec.json.decode(storage.read_bytes(path), type=Failure)
+            if failure.message not in messages:
+                messages.append(failure.message)
+        storage.remove(path)
+    return messages

@@ -1,0 +1,201 @@
+"""What a worker is told, the record of a job, and the receipts of its items."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from beam_jobs.inputs import InputFile
+from beam_jobs.options import EngineName, OnBadInput
+from pileshard.errors import BuildError
+from pileshard.format.manifest import Options
+from pileshard.format.paths import BUILD
+from pileshard.format.storage import Storage
+
+JOB = f"{BUILD}/job.json"
+RECEIPTS = f"{BUILD}/receipts"
+FAILURES = f"{BUILD}/failures"
+PROGRESS = f"{BUILD}/progress"
+REJECTED_PARTS = f"{BUILD}/rejected"
+JOB_TOKENIZER = f"{BUILD}/tokenizer.json"
+GROUPS = f"{BUILD}/groups"
+
+_T = TypeVar("_T")
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`_build/job.json`: what this output is being built from; the next command on it is held against that."""
+
+    version: int = 1
+    inputs: list[InputFile]
+    tokenizer_sha256: str
+    eod: str | None
+    options: Options
+
+    def fingerprint(self) -> str:
+        """Names everything that the shards' bytes depend on, but for the inputs' bytes themselves."""
+        named = msgspec.structs.replace(
+            self, inputs=[msgspec.structs.replace(entry, version="") for entry in self.inputs]
+        )
+        return hashlib.sha256(msgspec.json.encode(named, order="deterministic")).hexdigest()[:16]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """All that an item needs: sent to the workers, and nothing of the submitting process beside it."""
+
+    record: JobRecord
+    fingerprint: str
+    output: str
+    temp_url: str
+    engine: EngineName
+    on_bad_input: OnBadInput
+    run_bytes: int
+    storage_options: dict[str, Any]
+
+    def storage(self) -> Storage:
+        """The dataset's root."""
+        return Storage(self.output, self.storage_options)
+
+    def temp_storage(self) -> Storage:
+        """Where the runs lie."""
+        return Storage(self.temp_url, self.storage_options)
+
+
+class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
+    """Part `part` of `parts` of an input: its lines in groups of 1,024, dealt out in turn."""
+
+    input: int
+    part: int
+    parts: int
+    engine: EngineName
+
+    @property
+    def name(self) -> str:
+        """Name of the item in files and messages."""
+        forced = "-reference" if self.engine == "reference" else ""
+        return f"tokenize-{self.input:05d}-{self.part:03d}-of-{self.parts:03d}{forced}"
+
+
+class MergeItem(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
+    """A shard to be merged: the keys key_first <= key <= key_last of one group."""
+
+    group: int
+    source: str
+    split: Literal["train", "validation"]
+    number: int
+    count: int
+    key_first: int
+    key_last: int
+
+    @property
+    def name(self) -> str:
+        """Name of the item in files and messages."""
+        return f"merge-{self.group:05d}-{self.number:05d}-of-{self.count:05d}"
+
+
+Item = TokenizeItem | MergeItem
+
+
+class RunGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where the documents of one source and split lie in a run; offsets in bytes from the run's begin."""
+
+    source: str
+    split: str
+    documents: int
+    tokens: int
+    text_bytes: int
+    tokens_at: int
+    rows_at: int
+    buckets_at: int
+    buckets: int
+
+
+class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: its path below the temporary URL, its size, and its groups."""
+
+    path: str
+    size: int
+    groups: list[RunGroup]
+
+
+class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tokenize item did: the account of its lines, and its runs."""
+
+    item: TokenizeItem
+    input_size: int
+    input_sha256: str
+    total_lines: int
+    lines: int = 0
+    accepted: int = 0
+    blank: int = 0
+    rejected: dict[str, int] = {}
+    tokens: int = 0
+    text_bytes: int = 0
+    identity_sum: int = 0
+    runs: list[RunEntry] = []
+    rejected_path: str | None = None
+    engine: str = ""
+    fallback: str | None = None
+    mismatch: str | None = None
+    skipped: str | None = None
+    seconds: float = 0.0
+
+
+class MergeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge item did: the shard's entry in the manifest, and what deduplication dropped."""
+
+    item: MergeItem
+    shard: dict[str, Any]
+    duplicates: dict[str, int] = {}
+    duplicate_tokens: int = 0
+    duplicate_text_bytes: int = 0
+    duplicates_identity_sum: int = 0
+    seconds: float = 0.0
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an item failed, left for the driver: engines do not carry an error's text whole."""
+
+    item: str
+    kind: str
+    message: str
+
+
+def receipt_path(job_fingerprint: str, item: Item) -> str:
+    """Where an item's receipt lies. Its name holds the fingerprint: a receipt of another job is never taken for it."""
+    digest = hashlib.sha256(job_fingerprint.encode() + msgspec.json.encode(item, order="deterministic")).hexdigest()
+    return f"{RECEIPTS}/{item.name}-{digest[:12]}.json"
+
+
+def read_receipt(storage: Storage, path: str, kind: type[_T]) -> _T | None:
+    """A receipt, or None where the item is not done.
+
+    Raises:
+      BuildError: the file is there and is no receipt.
+    """
+    try:
+        data = storage.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise BuildError(
+            f"{storage.url_of(path)}: not a receipt ({error}); remove it and run the command again"
+        ) from None
+
+
+def write_json(storage: Storage, path: str, value: Any) -> None:
+    """Writes a value as JSON, atomically."""
+    storage.write_bytes(path, msgspec.json.encode(value, order="deterministic"))
+
+
+def finished(storage: Storage, fingerprint: str, items: list[Any], kind: type[_T]) -> Iterator[tuple[Any, _T | None]]:
+    """Each item with its receipt, or with None."""
+    present = set(storage.files(RECEIPTS))
+    for item in items:
+        path = receipt_path(fingerprint, item)
+        yield item, read_receipt(storage, path, kind) if path in present else None

@@ -1,0 +1,101 @@
+"""Heartbeats of items, and how far a build is: told by files, because not every engine has metrics.
+
+Each item in work replaces a small file every few seconds; the driver, or `pileshard status` on any machine that sees
+the output, reads them beside the receipts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from types import TracebackType
+
+import msgspec
+
+from beam_jobs.job import PROGRESS
+from pileshard.format.storage import Storage
+
+_EVERY_LOCAL = 1.0
+_EVERY_REMOTE = 15.0
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """State of one item in work.
+
+    Attributes:
+      item: its name.
+      done_bytes: stored bytes read so far (tokenize) or shard bytes written (merge).
+      documents: so far.
+      tokens: so far.
+      host: where it runs.
+      pid: of its process.
+      time: seconds since 1970.
+    """
+
+    item: str
+    done_bytes: float
+    documents: int
+    tokens: int
+    host: str
+    pid: int
+    time: float
+
+
+class Heartbeat:
+    """Tells that an item is in work. A file that cannot be written is no reason to fail the item."""
+
+    def __init__(self, storage: Storage, item: str) -> None:
+        self._storage = storage
+        self._item = item
+        self._path = f"{PROGRESS}/{item}-{os.getpid()}.json"
+        self._every = _EVERY_LOCAL if storage.is_local else _EVERY_REMOTE
+        self._last = time.monotonic()
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def beat(self, done_bytes: float, documents: int, tokens: int) -> None:
+        """Says how far the item is, at most every few seconds."""
+        now = time.monotonic()
+        if now - self._last < self._every:
+            return
+        self._last = now
+        beat = Beat(
+            item=self._item,
+            done_bytes=done_bytes,
+            documents=documents,
+            tokens=tokens,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            time=time.time(),
+        )
+        with contextlib.suppress(OSError):
+            # Not `create`: no sync for a beat, and one torn by a crash is skipped by its reader.
+            data = msgspec.json.encode(beat)
+            if self._storage.is_local:
+                path = self._storage.path(self._path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path + ".new", "wb") as file:
+                    file.write(data)
+                os.replace(path + ".new", path)
+            else:
+                self._storage.write_bytes(self._path, data)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._storage.remove(self._path)
+
+
+def read_beats(storage: Storage) -> list[Beat]:
+    """The items in work, as far as they tell."""
+    beats = []
+    for path in storage.files(PROGRESS):
+        if not path.endswith(".json"):
+            continue
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            beats.append(msgspec.json.decode(storage.read_bytes(path), type=Beat))
+    return beats

@@ -1,0 +1,125 @@
+"""What an output holds already, and whether this command may continue it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import fsspec
+import msgspec
+
+from beam_jobs.inputs import InputFile
+from beam_jobs.job import JOB, RECEIPTS, Job, JobRecord, TokenizeReceipt
+from beam_jobs.options import BuildOptions
+from pileshard.errors import BuildError
+from pileshard.format.manifest import Manifest
+from pileshard.format.paths import MANIFEST
+from pileshard.format.storage import Storage
+
+
+def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifest | None:
+    """Holds a command against what its output holds.
+
+    Returns:
+      The manifest where this very dataset is complete already; None where it is to be built or continued.
+
+    Raises:
+      BuildError: the output holds another build, files that are none, or a damaged dataset.
+    """
+    complete = storage.exists(MANIFEST)
+    try:
+        before = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+    except FileNotFoundError:
+        if complete:
+            raise BuildError(
+                f"{storage.url}: holds a dataset whose record of its build is gone; build into a new output"
+            ) from None
+        strangers = [name for name in storage.names() if name != "_build"]
+        if strangers:
+            raise BuildError(
+                f"{storage.url}: is not empty and holds no build ({strangers[0]}); choose a new output"
+            ) from None
+        return None
+    except msgspec.DecodeError as error:
+        raise BuildError(f"{storage.url_of(JOB)}: damaged ({error}); build into a new output") from None
+    difference = _difference(before, job.record)
+    if difference is None:
+        known = _known_hashes(storage, complete)
+        difference = _changed_input(before.inputs, job.record.inputs, known, options.storage_options)
+    if difference is not None:
+        raise BuildError(
+            f"{storage.url}: holds a {'dataset' if complete else 'build'} of something else: {difference}. "
+            "Give the same options and inputs, or another --output"
+        )
+    if not complete:
+        return None
+    manifest = Manifest.read(storage)
+    for shard in manifest.shards:
+        for path, size in ((shard.path, shard.size), (shard.index_path, shard.index_size)):
+            try:
+                found = storage.size(path)
+            except FileNotFoundError:
+                found = -1
+            if found != size:
+                state = "missing" if found < 0 else f"{found:,} bytes, not {size:,}"
+                raise BuildError(
+                    f"{storage.url_of(path)}: is {state}, though the dataset was complete; run `pileshard verify`. To "
+                    "build it again to the same bytes, remove manifest.json and run the command again"
+                )
+    return manifest
+
+
+def _difference(before: JobRecord, now: JobRecord) -> str | None:
+    if before.version != now.version:
+        return f"its record has version {before.version}, this release writes {now.version}"
+    old, new = (msgspec.to_builtins(record.options) for record in (before, now))
+    for name, value in old.items():
+        if new[name] != value:
+            return f"--{name.replace('_', '-')} was {value}, now {new[name]}"
+    if before.tokenizer_sha256 != now.tokenizer_sha256:
+        return "--tokenizer is another file"
+    if before.eod != now.eod:
+        return f"--eod was {before.eod}, now {now.eod}"
+    was, here = ({entry.url: entry for entry in record.inputs} for record in (before, now))
+    for url in was:
+        if url not in here:
+            return f"the input {url} is not among the inputs now"
+    for url, entry in here.items():
+        if url not in was:
+            return f"the input {url} is new"
+        if entry.size != was[url].size:
+            return f"the input {url} had {was[url].size:,} bytes, now {entry.size:,}"
+    return None
+
+
+def _known_hashes(storage: Storage, complete: bool) -> dict[str, str]:
+    """sha256 of the inputs that were read already, by URL or by number as text."""
+    if complete:
+        return {entry.url: entry.sha256 for entry in Manifest.read(storage).inputs if entry.sha256}
+    known: dict[str, str] = {}
+    for path in storage.files(RECEIPTS):
+        if "/tokenize-" in path:
+            data: Any = msgspec.json.decode(storage.read_bytes(path), type=TokenizeReceipt)
+            known[str(data.item.input)] = data.input_sha256
+    return known
+
+
+def _changed_input(
+    before: list[InputFile], now: list[InputFile], known: dict[str, str], storage_options: dict[str, Any]
+) -> str | None:
+    """The first input that was read already and has other bytes now.
+
+    Its time or tag of change is asked first; only where that differs, the bytes are hashed: a copied or touched file is
+    the same input.
+    """
+    for number, (old, new) in enumerate(zip(before, now, strict=True)):
+        wanted = known.get(new.url) or known.get(str(number))
+        if old.version == new.version or not wanted:
+            continue
+        digest = hashlib.sha256()
+        with fsspec.open(new.url, "rb", **storage_options) as file:
+            while chunk := file.read(8 << 20):
+                digest.update(chunk)
+        if digest.hexdigest() != wanted:
+            return f"the input {new.url} has other bytes than when it was read"
+    return None

@@ -1,0 +1,264 @@
+"""Runs: temporary files of tokenized documents, sorted by (source, split, key).
+
+    bytes 0..8        magic
+    tokens            of every document in order, without end-of-document ids
+    rows              one `ROW` a document, in the same order
+    buckets           for each group, one `BUCKET` for each of the 1,024 equal ranges of keys that holds a document
+
+Where the groups lie is in the receipt (`RunEntry`). The buckets say how keys, documents and tokens are spread, so that
+shards are planned, and a shard's slice of a run is found, without reading what does not belong to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from beam_jobs.job import RunEntry, RunGroup
+from pileshard.errors import BuildError
+from pileshard.format.identity import U64
+from pileshard.format.storage import Storage
+
+MAGIC = b"PSRUN\x00\x00\x01"
+
+#: Keys are counted in 2^10 equal ranges; the same for every run, so that a plan does not depend on how runs were cut.
+BUCKET_BITS = 10
+BUCKET_SHIFT = 64 - BUCKET_BITS
+
+ROW = np.dtype([("key", "<u8"), ("line", "<u8"), ("tokens", "<u8"), ("text_bytes", "<u8"), ("twin", "<u8")])
+BUCKET = np.dtype([("bucket", "<u4"), ("documents", "<u4"), ("tokens", "<u8")])
+
+_WRITE_BYTES = 8 << 20
+_COLUMN_BYTES = 64  # a document's columns in memory, about
+
+Group = tuple[str, str]
+Ints = npt.NDArray[Any]
+
+
+@dataclass
+class _Batch:
+    tokens: npt.NDArray[Any]
+    starts: Ints
+    ends: Ints
+    groups: Ints
+    keys: U64
+    lines: Ints
+    text_bytes: Ints
+    twins: U64
+
+
+@dataclass
+class RunBuffer:
+    """Documents in memory until they make a run.
+
+    Attributes:
+      dtype: of a token.
+      limit: bytes to hold at most before `full` (a single batch may exceed it).
+    """
+
+    dtype: np.dtype[Any]
+    limit: int
+    held: int = 0
+    _batches: list[_Batch] = field(default_factory=list)
+    _groups: dict[Group, int] = field(default_factory=dict)
+
+    def group_number(self, source: str, split: str) -> int:
+        """The number of a group in this buffer."""
+        return self._groups.setdefault((source, split), len(self._groups))
+
+    def add(
+        self, tokens: npt.NDArray[Any], ends: Ints, groups: Ints, keys: U64, lines: Ints, text_bytes: Ints, twins: U64
+    ) -> None:
+        """Takes a batch of n documents.
+
+        Args:
+          tokens: all their tokens, flat.
+          ends: [n] where each document's tokens end in `tokens`.
+          groups: [n] group numbers.
+          keys: [n] keys.
+          lines: [n] line numbers.
+          text_bytes: [n] UTF-8 bytes of each text.
+          twins: [n] what equal keys must share to be the same text; 0 where that is not asked.
+        """
+        starts = np.empty_like(ends)
+        if len(ends):
+            starts[0] = 0
+            starts[1:] = ends[:-1]
+        self._batches.append(_Batch(tokens, starts, ends, groups, keys, lines, text_bytes, twins))
+        self.held += tokens.nbytes + _COLUMN_BYTES * len(ends)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to write."""
+        return self.held >= self.limit
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not any(len(batch.ends) for batch in self._batches)
+
+    def write(self, storage: Storage, prefix: str) -> RunEntry:
+        """Sorts and writes what is held, as a run under a name that no other attempt uses, and empties the buffer."""
+        path = f"{prefix}-{uuid.uuid4().hex[:12]}.run"
+        order, columns, names = self._sorted()
+        with storage.create(path) as file:
+            file.write(MAGIC)
+            for piece in self._token_pieces(order):
+                file.write(piece)
+            entry = _write_tables(file, columns, names, self.dtype.itemsize)
+        self._batches.clear()
+        self._groups.clear()
+        self.held = 0
+        return RunEntry(path=path, size=entry[0], groups=entry[1])
+
+    def _sorted(self) -> tuple[Ints, dict[str, Ints], list[Group]]:
+        """Order of the documents, their columns in that order, and the groups by rank."""
+        names = sorted(self._groups)
+        rank = np.empty(len(names), dtype=np.int64)
+        for at, name in enumerate(names):
+            rank[self._groups[name]] = at
+        batches = self._batches
+        group = rank[np.concatenate([batch.groups for batch in batches])]
+        keys = np.concatenate([batch.keys for batch in batches])
+        twins = np.concatenate([batch.twins for batch in batches])
+        lines = np.concatenate([batch.lines for batch in batches])
+        counts = np.concatenate([batch.ends - batch.starts for batch in batches])
+        text_bytes = np.concatenate([batch.text_bytes for batch in batches])
+        order = np.lexsort((lines, twins, keys, group))
+        columns = {
+            "group": group[order],
+            "key": keys[order],
+            "twin": twins[order],
+            "line": lines[order],
+            "tokens": counts[order],
+            "text_bytes": text_bytes[order],
+        }
+        return order, columns, names
+
+    def _token_pieces(self, order: Ints) -> Iterable[bytes]:
+        """Tokens of the documents in order, some megabytes at a time."""
+        views = [batch.tokens.view(np.uint8).data for batch in self._batches]
+        width = self.dtype.itemsize
+        number = np.concatenate([np.full(len(batch.ends), at) for at, batch in enumerate(self._batches)])[order]
+        starts = np.concatenate([batch.starts for batch in self._batches])[order] * width
+        ends = np.concatenate([batch.ends for batch in self._batches])[order] * width
+        pieces: list[memoryview] = []
+        size = 0
+        for batch, start, end in zip(number.tolist(), starts.tolist(), ends.tolist(), strict=True):
+            pieces.append(views[batch][start:end])
+            size += end - start
+            if size >= _WRITE_BYTES:
+                yield b"".join(pieces)
+                pieces.clear()
+                size = 0
+        yield b"".join(pieces)
+
+
+def _write_tables(
+    file: BinaryIO, columns: dict[str, Ints], names: list[Group], width: int
+) -> tuple[int, list[RunGroup]]:
+    rows = np.zeros(len(columns["key"]), dtype=ROW)
+    for name in ROW.names or ():
+        rows[name] = columns[name]
+    rows_at = len(MAGIC) + int(rows["tokens"].sum()) * width
+    file.write(rows.tobytes())
+    buckets_at = rows_at + rows.nbytes
+    bounds = np.searchsorted(columns["group"], np.arange(len(names) + 1)).tolist()
+    tokens_at = len(MAGIC)
+    groups = []
+    for (source, split), first, last in zip(names, bounds, bounds[1:], strict=False):
+        part = rows[first:last]
+        table = _bucket_table(part)
+        file.write(table.tobytes())
+        tokens = int(part["tokens"].sum())
+        groups.append(
+            RunGroup(
+                source=source,
+                split=split,
+                documents=last - first,
+                tokens=tokens,
+                text_bytes=int(part["text_bytes"].sum()),
+                tokens_at=tokens_at,
+                rows_at=rows_at + first * ROW.itemsize,
+                buckets_at=buckets_at,
+                buckets=len(table),
+            )
+        )
+        tokens_at += tokens * width
+        buckets_at += table.nbytes
+    return buckets_at, groups
+
+
+def _bucket_table(rows: Ints) -> Ints:
+    bucket = (rows["key"] >> np.uint64(BUCKET_SHIFT)).astype(np.int64)
+    documents = np.bincount(bucket, minlength=1 << BUCKET_BITS)
+    edges = np.concatenate([[0], np.cumsum(documents)])
+    tokens_before = np.concatenate([[0], np.cumsum(rows["tokens"].astype(np.int64))])
+    tokens = np.diff(tokens_before[edges])
+    used = np.flatnonzero(documents)
+    table = np.zeros(len(used), dtype=BUCKET)
+    table["bucket"] = used
+    table["documents"] = documents[used]
+    table["tokens"] = tokens[used]
+    return table
+
+
+def read_buckets(storage: Storage, path: str, group: RunGroup) -> Ints:
+    """The bucket table of a group: `BUCKET` [group.buckets]."""
+    return _read(storage, path, group.buckets_at, BUCKET, group.buckets)
+
+
+def read_rows(storage: Storage, path: str, group: RunGroup, key_first: int, key_last: int) -> tuple[Ints, int]:
+    """The rows with key_first <= key <= key_last, and the byte offset of the first one's tokens, one width apart.
+
+    Returns:
+      `ROW` [n], and the number of the group's tokens before them.
+    """
+    table = read_buckets(storage, path, group)
+    low = int(np.searchsorted(table["bucket"], key_first >> BUCKET_SHIFT, "left"))
+    high = int(np.searchsorted(table["bucket"], key_last >> BUCKET_SHIFT, "right"))
+    skipped = int(table["documents"][:low].sum())
+    count = int(table["documents"][low:high].sum())
+    before = int(table["tokens"][:low].sum())
+    rows = _read(storage, path, group.rows_at + skipped * ROW.itemsize, ROW, count)
+    first = int(np.searchsorted(rows["key"], np.uint64(key_first), "left"))
+    last = int(np.searchsorted(rows["key"], np.uint64(key_last), "right"))
+    return rows[first:last], before + int(rows["tokens"][:first].sum())
+
+
+def _read(storage: Storage, path: str, at: int, dtype: np.dtype[Any], count: int) -> Ints:
+    data = storage.read_range(path, at, at + count * dtype.itemsize)
+    if len(data) != count * dtype.itemsize:
+        raise BuildError(
+            f"{storage.url_of(path)}: the run is cut off at byte {at + len(data):,}; run the command again"
+        )
+    return np.frombuffer(data, dtype=dtype)
+
+
+def text_keys(seed: int, texts: list[bytes]) -> tuple[U64, U64]:
+    """Keys of texts for exact deduplication: equal texts have equal keys and twins (XXH3, 128 bits, cut in two)."""
+    import xxhash
+
+    seed &= (1 << 64) - 1
+    digests = b"".join([xxhash.xxh3_128_digest(text, seed) for text in texts])
+    pairs = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)
+    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
+
+
+def split_hashes(texts: list[bytes]) -> U64:
+    """Hashes that decide a text's split (XXH3, 64 bits, no seed): equal texts never fall on both sides."""
+    import xxhash
+
+    return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], dtype=np.uint64)
+
+
+def run_prefix(fingerprint: str, item_name: str) -> str:
+    """Where an item's runs lie below the temporary URL."""
+    short = hashlib.sha256(item_name.encode()).hexdigest()[:8]
+    return f"_build/runs-{fingerprint}/{item_name}-{short}"

@@ -1,0 +1,278 @@
+"""The tokenize stage: an input, or a part of it -> runs and a receipt."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, BinaryIO, cast
+
+import fsspec
+import msgspec
+import numpy as np
+
+from beam_jobs.job import JOB_TOKENIZER, REJECTED_PARTS, Job, RunEntry, TokenizeItem, TokenizeReceipt
+from beam_jobs.progress import Heartbeat
+from beam_jobs.runs import RunBuffer, run_prefix, split_hashes, text_keys
+from pileshard.errors import BuildError, InputError
+from pileshard.format.identity import MAX_LINE, U64, document_keys, identity_hashes, sum64
+from pileshard.format.storage import Storage
+from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, line_blocks, parse_lines
+from pileshard.tokenize import EngineMismatch, Tokenizer, load
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(data: bytes, eod: str | None, special_tokens: str, engine: str) -> Tokenizer:
+    """One tokenizer a process: loading and proving it takes a part of a second."""
+    return load(data, eod=eod, special_tokens=cast(Any, special_tokens), engine=cast(Any, engine))
+
+
+def tokenize_item(job: Job, item: TokenizeItem) -> TokenizeReceipt:
+    """Tokenizes an item and returns its receipt; the caller publishes it.
+
+    Where the fast engine proves different from the reference, the item is done again by the reference alone.
+
+    Raises:
+      InputError: the input is damaged, and `--on-bad-input` is fail.
+      BuildError: the input changed since the build began.
+    """
+    began = time.monotonic()
+    storage = job.storage()
+    data = storage.read_bytes(JOB_TOKENIZER)
+    options = job.record.options
+    mismatch: str | None = None
+    engine: str = item.engine
+    while True:
+        tokenizer = _tokenizer(data, job.record.eod, options.special_tokens, engine)
+        try:
+            receipt = _Pass(job, item, storage, tokenizer).run()
+        except EngineMismatch as error:
+            if engine == "reference":
+                raise
+            mismatch = str(error)
+            engine = "reference"
+            continue
+        except InputError as error:
+            if job.on_bad_input != "skip":
+                raise
+            receipt = TokenizeReceipt(
+                item=item,
+                input_size=job.record.inputs[item.input].size,
+                input_sha256="",
+                total_lines=0,
+                skipped=str(error),
+            )
+        return msgspec.structs.replace(
+            receipt,
+            engine=tokenizer.engine_name,
+            fallback=tokenizer.fallback,
+            mismatch=mismatch,
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+
+@dataclass
+class _Pass:
+    """One reading of one input by one engine."""
+
+    job: Job
+    item: TokenizeItem
+    storage: Storage
+    tokenizer: Tokenizer
+    account: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    identity_sum: int = 0
+    runs: list[RunEntry] = field(default_factory=list)
+
+    def run(self) -> TokenizeReceipt:
+        job, item = self.job, self.item
+        entry = job.record.inputs[item.input]
+        options = job.record.options
+        text_path = tuple(options.text_key.split("."))
+        source_path = tuple(options.source_key.split("."))
+        buffer = RunBuffer(self.tokenizer.dtype, job.run_bytes)
+        digest = hashlib.sha256()
+        stored = 0
+        total_lines = 0
+
+        def on_bytes(chunk: bytes) -> None:
+            nonlocal stored
+            digest.update(chunk)
+            stored += len(chunk)
+
+        with (
+            Heartbeat(self.storage, item.name) as heartbeat,
+            _open_input(entry.url, job.storage_options) as raw,
+            _rejected_writer(self.storage, item) as rejected,
+        ):
+            for block in line_blocks(raw, entry.url, on_bytes=on_bytes):
+                total_lines += len(block.lines)
+                if total_lines > MAX_LINE:
+                    raise BuildError(f"{entry.url}: has more than {MAX_LINE:,} lines")
+                if block.group % item.parts == item.part:
+                    parsed = parse_lines(block, text_path, source_path)
+                    offsets = _line_offsets(block) if options.special_tokens == "reject" else []
+                    first_line = block.first_line
+                    del block  # a line may be large; its text is in `parsed`
+                    self._take(parsed, buffer, rejected, [first_line, *offsets])
+                    if buffer.full:
+                        self._flush(buffer)
+                heartbeat.beat(stored / item.parts, self.account["accepted"], self.account["tokens"])
+        if not buffer.empty:
+            self._flush(buffer)
+        if stored != entry.size:
+            raise BuildError(
+                f"{entry.url}: has {stored:,} bytes where there were {entry.size:,} when the build began; "
+                "an input must not change during a build"
+            )
+        return TokenizeReceipt(
+            item=item,
+            input_size=stored,
+            input_sha256=digest.hexdigest(),
+            total_lines=total_lines,
+            lines=self.account["lines"],
+            accepted=self.account["accepted"],
+            blank=self.account["blank"],
+            rejected=dict(sorted(self.rejected.items())),
+            tokens=self.account["tokens"],
+            text_bytes=self.account["text_bytes"],
+            identity_sum=self.identity_sum,
+            runs=self.runs,
+            rejected_path=rejected.path if self.rejected else None,
+        )
+
+    def _flush(self, buffer: RunBuffer) -> None:
+        prefix = run_prefix(self.job.fingerprint, self.item.name)
+        self.runs.append(buffer.write(self.job.temp_storage(), prefix))
+
+    def _take(self, parsed: ParsedBlock, buffer: RunBuffer, rejected: _RejectedWriter, offsets: list[int]) -> None:
+        """Tokenizes the documents of a block and puts them into the buffer.
+
+        Args:
+          parsed: the block's documents and rejections.
+          buffer: takes the documents.
+          rejected: takes the rejections.
+          offsets: the block's first line number, then each line's byte offset (asked for by the reject policy alone).
+        """
+        self.account["lines"] += parsed.total
+        self.account["blank"] += parsed.blank
+        texts, sources, lines = parsed.texts, parsed.sources, parsed.lines
+        rejections = list(parsed.rejections)
+        if self.job.record.options.special_tokens == "reject":
+            texts, sources, lines, refused = self._refuse_special(texts, sources, lines, offsets)
+            rejections = sorted(rejections + refused, key=lambda rejection: rejection.line)
+        for rejection in rejections:
+            self.rejected[rejection.reason.value] += 1
+            rejected.write(rejection)
+        if not texts:
+            return
+        numbers = np.array(lines, dtype=np.int64)
+        identities = identity_hashes(self.item.input, numbers)
+        tokens, ends = self.tokenizer.encode_batch(texts, identities.tolist())
+        self._check_no_eod(tokens, ends, lines)
+        keys, twins = self._keys(texts, numbers)
+        groups = self._groups(texts, sources, buffer)
+        text_bytes = np.array([len(text) for text in texts], dtype=np.int64)
+        buffer.add(tokens, ends, groups, keys, numbers, text_bytes, twins)
+        self.account["accepted"] += len(texts)
+        self.account["tokens"] += len(tokens) + len(texts)  # an end-of-document id each
+        self.account["text_bytes"] += int(text_bytes.sum())
+        self.identity_sum = (self.identity_sum + sum64(identities)) & (2**64 - 1)
+
+    def _keys(self, texts: list[bytes], lines: np.ndarray[Any, Any]) -> tuple[U64, U64]:
+        options = self.job.record.options
+        if options.dedup == "exact":
+            return text_keys(options.seed, texts)
+        return document_keys(options.seed, self.item.input, lines), np.zeros(len(lines), dtype=np.uint64)
+
+    def _groups(self, texts: list[bytes], sources: list[str], buffer: RunBuffer) -> np.ndarray[Any, Any]:
+        share = self.job.record.options.validation
+        train = {name: buffer.group_number(name, "train") for name in set(sources)}
+        groups = np.array([train[name] for name in sources], dtype=np.int64)
+        if share > 0:
+            held_out = split_hashes(texts) < np.uint64(min(int(share * 2**64), 2**64 - 1))
+            for at in np.flatnonzero(held_out).tolist():
+                groups[at] = buffer.group_number(sources[at], "validation")
+        return groups
+
+    def _refuse_special(
+        self, texts: list[bytes], sources: list[str], lines: list[int], offsets: list[int]
+    ) -> tuple[list[bytes], list[str], list[int], list[Rejection]]:
+        special = [self.tokenizer.contains_special(text) for text in texts]
+        if not any(special):
+            return texts, sources, lines, []
+        first_line, *at_bytes = offsets
+        refused = [
+            Rejection(
+                line,
+                at_bytes[line - first_line],
+                Reason.SPECIAL_TOKEN,
+                "the text holds a special token",
+                text[:200].decode(errors="replace"),
+            )
+            for text, line, bad in zip(texts, lines, special, strict=True)
+            if bad
+        ]
+        kept = [at for at, bad in enumerate(special) if not bad]
+        return [texts[at] for at in kept], [sources[at] for at in kept], [lines[at] for at in kept], refused
+
+    def _check_no_eod(self, tokens: np.ndarray[Any, Any], ends: np.ndarray[Any, Any], lines: list[int]) -> None:
+        """A text that gives the end-of-document id would end its document early; only the token policy wants that."""
+        if self.job.record.options.special_tokens == "token":
+            return
+        found = np.flatnonzero(tokens == self.tokenizer.eod_id)
+        if len(found):
+            line = lines[int(np.searchsorted(ends, found[0], "right"))]
+            url = self.job.record.inputs[self.item.input].url
+            raise BuildError(
+                f"{url}: line {line:,}: its text gives the end-of-document id {self.tokenizer.eod_id} "
+                f"({self.tokenizer.eod_token!r}); choose another with --eod, or --special-tokens=token"
+            )
+
+
+def _line_offsets(block: LineBlock) -> list[int]:
+    lengths = [block.line_size(at) + 1 for at in range(len(block.lines))]
+    return list(itertools.accumulate(lengths[:-1], initial=block.first_offset))
+
+
+@contextlib.contextmanager
+def _open_input(url: str, storage_options: dict[str, Any]) -> Iterator[BinaryIO]:
+    try:
+        with fsspec.open(url, "rb", **storage_options) as file:
+            yield cast(BinaryIO, file)
+    except FileNotFoundError as error:
+        raise InputError(url, 0, "the input is not there") from error
+
+
+class _RejectedWriter:
+    """Rejected lines of one item, written as they come; the file exists only if there are any."""
+
+    def __init__(self, storage: Storage, item: TokenizeItem) -> None:
+        self.path = f"{REJECTED_PARTS}/{item.name}.jsonl"
+        self._storage = storage
+        self._stack = contextlib.ExitStack()
+        self._file: BinaryIO | None = None
+
+    def write(self, rejection: Rejection) -> None:
+        if self._file is None:
+            self._file = self._stack.enter_context(self._storage.create(self.path))
+        record = {
+            "line": rejection.line,
+            "reason": rejection.reason.value,
+            "offset": rejection.offset,
+            "detail": rejection.detail,
+            "excerpt": rejection.excerpt,
+        }
+        self._file.write(msgspec.json.encode(record) + b"\n")
+
+
+@contextlib.contextmanager
+def _rejected_writer(storage: Storage, item: TokenizeItem) -> Iterator[_RejectedWriter]:
+    writer = _RejectedWriter(storage, item)
+    with writer._stack:
+        yield writer

@@ -1,0 +1,97 @@
+"""Checks of the manifest against itself: its hashes, its sums, and its shards' ranges of keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pileshard.audit.report import Fault, FaultKind
+from pileshard.format.manifest import Manifest, ShardEntry
+from pileshard.format.paths import MANIFEST, index_path, shard_path
+
+_MASK = (1 << 64) - 1
+_LAST_KEY = _MASK
+
+#: What to do about a manifest whose shards are sound.
+REBUILD = "restore the file from a copy, or build into a new output"
+
+
+def _fault(kind: FaultKind, message: str) -> Fault:
+    return Fault(kind=kind, path=MANIFEST, message=message, remedy=REBUILD)
+
+
+def check_manifest(manifest: Manifest, data: bytes) -> Iterator[Fault]:
+    """Yields the faults of a manifest that could be decoded.
+
+    Args:
+      manifest: decoded.
+      data: the file's bytes.
+    """
+    if manifest.to_bytes() != data:
+        yield _fault(FaultKind.MANIFEST_CHECKSUM, "its bytes are not those that its manifest_sha256 names")
+    if manifest.dataset_id != manifest.content_id():
+        yield _fault(FaultKind.MANIFEST_CHECKSUM, "its dataset_id is not that of its shards")
+    yield from _check_inputs(manifest)
+    yield from _check_sources(manifest)
+    yield from _check_shard_list(manifest)
+
+
+def _check_inputs(manifest: Manifest) -> Iterator[Fault]:
+    for entry in manifest.inputs:
+        out = entry.accepted + entry.blank + sum(entry.rejected.values())
+        if entry.lines != out:
+            yield _fault(FaultKind.ACCOUNT, f"{entry.url}: {entry.lines:,} lines in, {out:,} accounted for")
+    accepted = sum(entry.accepted - entry.duplicates for entry in manifest.inputs)
+    held = sum(shard.documents for shard in manifest.shards)
+    if accepted != held:
+        yield _fault(FaultKind.ACCOUNT, f"inputs gave {accepted:,} documents, shards hold {held:,}")
+    came = sum(int(entry.identity_sum, 16) for entry in manifest.inputs) & _MASK
+    went = sum(int(shard.identity_sum, 16) for shard in manifest.shards)
+    went = (went + int(manifest.duplicates_identity_sum, 16)) & _MASK
+    if came != went:
+        yield _fault(FaultKind.ACCOUNT, "the sum of identities over the inputs is not that over the shards")
+    if not any(entry.duplicates for entry in manifest.inputs):
+        for name in ("tokens", "text_bytes"):
+            came = sum(getattr(entry, name) for entry in manifest.inputs)
+            if came != getattr(manifest, name):
+                yield _fault(FaultKind.ACCOUNT, f"inputs gave {came:,} {name}, shards hold {getattr(manifest, name):,}")
+
+
+def _check_sources(manifest: Manifest) -> Iterator[Fault]:
+    groups: dict[tuple[str, str], list[ShardEntry]] = defaultdict(list)
+    for shard in manifest.shards:
+        groups[shard.source, shard.split].append(shard)
+    for name in ("documents", "tokens", "text_bytes"):
+        total = sum(getattr(shard, name) for shard in manifest.shards)
+        if total != getattr(manifest, name):
+            yield _fault(FaultKind.ACCOUNT, f"{name} is {getattr(manifest, name):,}, its shards add up to {total:,}")
+    for entry in manifest.sources:
+        label = f"source {entry.name!r} ({entry.split})"
+        members = groups.pop((entry.name, entry.split), [])
+        for name in ("documents", "tokens", "text_bytes"):
+            total = sum(getattr(shard, name) for shard in members)
+            if total != getattr(entry, name):
+                message = f"{label}: {name} is {getattr(entry, name):,}, its shards add up to {total:,}"
+                yield _fault(FaultKind.ACCOUNT, message)
+        if len(members) != entry.shards:
+            yield _fault(FaultKind.ACCOUNT, f"{label}: {entry.shards:,} shards named, {len(members):,} listed")
+    for source, split in groups:
+        yield _fault(FaultKind.ACCOUNT, f"source {source!r} ({split}) has shards and no totals")
+
+
+def _check_shard_list(manifest: Manifest) -> Iterator[Fault]:
+    places = [(shard.source, shard.split, shard.number) for shard in manifest.shards]
+    if places != sorted(set(places)):
+        yield _fault(FaultKind.ACCOUNT, "its shards are not in the order of source, split and number, each once")
+    next_key: dict[tuple[str, str], int] = {}
+    for shard in manifest.shards:
+        group = (shard.source, shard.split)
+        wanted = shard_path(shard.source, shard.split, shard.number, shard.count)
+        if shard.path != wanted or shard.index_path != index_path(wanted):
+            yield _fault(FaultKind.ACCOUNT, f"{shard.path}: its name does not fit its source and number ({wanted})")
+        if int(shard.key_first, 16) != next_key.get(group, 0):
+            yield _fault(FaultKind.KEY_RANGE, f"{shard.path}: its keys do not begin where those before it end")
+        next_key[group] = int(shard.key_last, 16) + 1
+    for (source, split), key in next_key.items():
+        if key != _LAST_KEY + 1:
+            yield _fault(FaultKind.KEY_RANGE, f"source {source!r} ({split}): its shards leave out the highest keys")

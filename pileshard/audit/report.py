@@ -1,0 +1,101 @@
+"""What an audit found."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+
+class FaultKind(str, Enum):
+    """Kinds of faults; a report's JSON names them by these words."""
+
+    MANIFEST = "manifest"  # missing, unreadable, or against its schema
+    MANIFEST_CHECKSUM = "manifest_checksum"  # its own hash or the dataset's id does not fit it
+    ACCOUNT = "account"  # sums of inputs, sources and shards do not agree
+    KEY_RANGE = "key_range"  # shards' ranges of keys do not tile, or a key lies outside its shard's
+    MISSING_FILE = "missing_file"
+    SURPLUS_FILE = "surplus_file"
+    UNREADABLE = "unreadable"
+    WRONG_SIZE = "wrong_size"
+    WRONG_SHA256 = "wrong_sha256"
+    TOKENIZER = "tokenizer"  # the tokenizer does not give the manifest's vocabulary or end-of-document id
+    FRAMING = "framing"  # a record's length is damaged or the shard is cut off
+    CRC = "crc"  # a record's bytes are damaged
+    RECORD = "record"  # a record is no Example of this format
+    PARTS = "parts"  # parts of a document are missing, repeated or of a wrong size
+    INDEX = "index"  # the index is damaged or does not describe the shard
+    TOKEN_RANGE = "token_range"  # an id at or above the vocabulary's size
+    END_OF_DOCUMENT = "end_of_document"  # missing at an end, or present elsewhere
+    KEY_ORDER = "key_order"  # documents out of order, or one twice
+    IDENTITY = "identity"  # documents lost, repeated or strange: the sum of identities is another
+    TOTALS = "totals"  # records, documents, tokens or text bytes are not the manifest's
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One fault.
+
+    Attributes:
+      kind: of fault.
+      path: file below the dataset's root.
+      message: what is wrong.
+      offset: byte in the file, where that can be told.
+      remedy: what to do.
+    """
+
+    kind: FaultKind
+    path: str
+    message: str
+    offset: int | None = None
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        where = f" at byte {self.offset:,}" if self.offset is not None else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{self.path}{where}: [{self.kind.value}] {self.message}{remedy}"
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What `verify` found; `schemas/verify-report.schema.json` is the schema of its JSON.
+
+    Attributes:
+      report_version: of this form.
+      url: the dataset's root.
+      level: how much was checked.
+      sound: whether no fault was found.
+      faults: all that were found, in the order of the manifest; at most some hundred a file.
+      dataset_id: from the manifest, "" if it is unreadable.
+      shards: how many were checked.
+      documents: counted in them (level full).
+      tokens: counted in them (level full).
+      bytes_read: of the shards (level full).
+      seconds: taken.
+    """
+
+    report_version: Literal[1] = 1
+    url: str
+    level: Literal["quick", "full"]
+    sound: bool = False
+    faults: list[Fault] = []
+    dataset_id: str = ""
+    shards: int = 0
+    documents: int = 0
+    tokens: int = 0
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    def to_json(self) -> bytes:
+        """The report as indented JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+
+    def text(self) -> str:
+        """The report for a person: every fault in a line, then the verdict."""
+        lines = [str(fault) for fault in self.faults]
+        if self.level == "full":
+            seen = f"{self.shards:,} shards, {self.documents:,} documents, {self.tokens:,} tokens"
+        else:
+            seen = f"{self.shards:,} shards (sizes and indexes alone; --level full reads every byte)"
+        verdict = "sound" if self.sound else f"{len(self.faults):,} faults"
+        lines.append(f"{self.url}: {verdict}: {seen} in {self.seconds:.1f} s")
+        return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""Plain tables of a dataset for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pileshard.format.manifest import Manifest
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Aligned columns: text to the left, numbers to the right with thousands apart.
+
+    >>> print(table(["source", "tokens"], [["ArXiv", 1234567]]))
+    source     tokens
+    ArXiv   1,234,567
+    """
+    cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
+    numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(head))]
+    lines = [list(head), *cells]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def source_table(manifest: Manifest) -> str:
+    """Documents, tokens, text bytes and shards by source and split, with totals."""
+    rows: list[list[object]] = [
+        [entry.name, entry.split, entry.documents, entry.tokens, entry.text_bytes, entry.shards]
+        for entry in manifest.sources
+    ]
+    rows.append(["all", "", manifest.documents, manifest.tokens, manifest.text_bytes, len(manifest.shards)])
+    return table(["source", "split", "documents", "tokens", "text bytes", "shards"], rows)
+
+
+def account_lines(manifest: Manifest) -> list[str]:
+    """The account of all inputs in sentences: lines in, and what became of them."""
+    rejected: Counter[str] = Counter()
+    for entry in manifest.inputs:
+        rejected.update(entry.rejected)
+    lines = sum(entry.lines for entry in manifest.inputs)
+    accepted = sum(entry.accepted for entry in manifest.inputs)
+    blank = sum(entry.blank for entry in manifest.inputs)
+    duplicates = sum(entry.duplicates for entry in manifest.inputs)
+    out = [
+        f"{lines:,} lines of {len(manifest.inputs):,} inputs = {accepted:,} accepted + {rejected.total():,} rejected "
+        f"+ {blank:,} blank"
+    ]
+    if rejected:
+        out.append("rejected: " + ", ".join(f"{reason} {count:,}" for reason, count in sorted(rejected.items())))
+    if duplicates:
+        out.append(f"duplicates dropped: {duplicates:,}; {accepted - duplicates:,} documents are in the shards")
+    out += [f"left out: {entry.skipped}" for entry in manifest.inputs if entry.skipped]
+    return out

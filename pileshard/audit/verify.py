@@ -1,0 +1,146 @@
+"""`verify`: proves a dataset from its bytes, or names every fault."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+import time
+from typing import Any, Literal
+
+from tqdm import tqdm
+
+from pileshard.audit.manifest_checks import REBUILD, check_manifest
+from pileshard.audit.report import Fault, FaultKind, Report
+from pileshard.audit.shard_checks import ShardReading, check_files, check_index_sha256
+from pileshard.errors import DatasetError, OptionError, PileshardError
+from pileshard.format.manifest import Manifest
+from pileshard.format.paths import MANIFEST, SHARDS
+from pileshard.format.storage import Storage
+
+_log = logging.getLogger("pileshard.verify")
+
+
+def verify(
+    path: str,
+    level: Literal["quick", "full"] = "full",
+    storage_options: dict[str, Any] | None = None,
+) -> Report:
+    """Checks a dataset.
+
+    Args:
+      path: the dataset's root, any fsspec URL.
+      level: `quick` reads the manifest and the indexes' headers and totals, and looks at every file's size; `full`
+        reads every byte: hashes, record framing and CRCs, the index against the records, ids, ends of documents, order
+        and range of keys, and the account of documents.
+      storage_options: fsspec's.
+
+    Returns:
+      The report; `report.sound` says whether no fault was found. Memory is bounded by a record and an index.
+
+    Raises:
+      OptionError: an unknown level, or a URL of no known file system.
+    """
+    if level not in ("quick", "full"):
+        raise OptionError(f"level {level!r} is none of quick, full")
+    began = time.monotonic()
+    storage = Storage(path, storage_options)
+    try:
+        _ = storage.fs
+    except (ImportError, ValueError) as error:
+        raise OptionError(f"{path}: {error}") from None
+    report = Report(url=storage.url, level=level, faults=[])
+    _Audit(storage, report).run()
+    report.sound = not report.faults
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+class _Audit:
+    def __init__(self, storage: Storage, report: Report) -> None:
+        self.storage = storage
+        self.report = report
+
+    def run(self) -> None:
+        manifest = self._manifest()
+        if manifest is None:
+            return
+        self.report.dataset_id = manifest.dataset_id
+        self._tokenizer(manifest)
+        self._surplus(manifest)
+        live = sys.stderr.isatty()
+        total = sum(shard.size for shard in manifest.shards) if self.report.level == "full" else None
+        last_line = time.monotonic()
+        with tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not live, file=sys.stderr) as bar:
+
+            def on_bytes(count: int) -> None:
+                nonlocal last_line
+                self.report.bytes_read += count
+                bar.update(count)
+                if not live and time.monotonic() - last_line >= 10:
+                    last_line = time.monotonic()
+                    _log.info("verify: %d of %d shards", self.report.shards, len(manifest.shards))
+
+            for shard in manifest.shards:
+                faults, index = check_files(self.storage, shard)
+                self.report.faults += faults
+                if self.report.level == "full":
+                    unreadable = {fault.path for fault in faults if fault.kind is FaultKind.MISSING_FILE}
+                    if shard.index_path not in unreadable:
+                        self.report.faults += check_index_sha256(self.storage, shard)
+                    if shard.path not in unreadable:
+                        reading = ShardReading(self.storage, manifest, shard, index, on_bytes)
+                        self.report.faults += reading.run()
+                        self.report.documents += reading.documents
+                        self.report.tokens += reading.tokens
+                self.report.shards += 1
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            manifest = Manifest.read(self.storage)
+            data = self.storage.read_bytes(MANIFEST)
+        except (DatasetError, OSError) as error:
+            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=REBUILD))
+            return None
+        self.report.faults += check_manifest(manifest, data)
+        return manifest
+
+    def _tokenizer(self, manifest: Manifest) -> None:
+        from pileshard.tokenize import load
+
+        path = manifest.tokenizer_path
+
+        def fault(kind: FaultKind, message: str) -> None:
+            self.report.faults.append(Fault(kind=kind, path=path, message=message, remedy=REBUILD))
+
+        try:
+            data = self.storage.read_bytes(path)
+        except FileNotFoundError:
+            return fault(FaultKind.MISSING_FILE, "is not there")
+        except OSError as error:
+            return fault(FaultKind.UNREADABLE, str(error))
+        if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
+            return fault(FaultKind.WRONG_SHA256, "its bytes are not those of the build")
+        try:
+            tokenizer = load(data, eod=manifest.eod_token, special_tokens="text", engine="reference")
+        except PileshardError as error:
+            return fault(FaultKind.TOKENIZER, str(error))
+        found = (tokenizer.vocab_size, tokenizer.eod_id, tokenizer.dtype.itemsize)
+        wanted = (manifest.vocab_size, manifest.eod_id, manifest.token_dtype.itemsize)
+        if found != wanted:
+            message = f"vocabulary, end-of-document id, bytes a token are {found}, the manifest says {wanted}"
+            fault(FaultKind.TOKENIZER, message)
+        return None
+
+    def _surplus(self, manifest: Manifest) -> None:
+        named = {path for shard in manifest.shards for path in (shard.path, shard.index_path)}
+        for path in self.storage.files(SHARDS):
+            if path not in named:
+                self.report.faults.append(
+                    Fault(
+                        kind=FaultKind.SURPLUS_FILE,
+                        path=path,
+                        message="the manifest does not name it; no reader will read it",
+                        remedy="remove it",
+                    )
+                )

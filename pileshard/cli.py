@@ -1,0 +1,192 @@
+"""The command line. Exit codes: 0 done, 1 failed or faults found, 2 wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pileshard.errors import OptionError, PileshardError
+from pileshard.version import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    passed_on: list[str] = []
+    if "--" in args:
+        at = args.index("--")
+        args, passed_on = args[:at], args[at + 1 :]
+    parser = _parser()
+    options = parser.parse_args(args)
+    if passed_on and options.command != "build":
+        parser.error("only `build` takes options after --")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("pileshard").setLevel(logging.INFO)
+    try:
+        return int(options.run(options, passed_on))
+    except OptionError as error:
+        print(f"pileshard {options.command}: {error}", file=sys.stderr)
+        return 2
+    except PileshardError as error:
+        print(f"pileshard {options.command}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"pileshard {options.command}: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"pileshard {options.command}: interrupted", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="pileshard", description="From jsonl.zst to the tensors of a training step.")
+    parser.add_argument("--version", action="version", version=f"pileshard {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_build(commands)
+    _add_verify(commands)
+    return parser
+
+
+def _storage_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an option of the fsspec file system (endpoint, credentials, ...), never written anywhere",
+    )
+
+
+def _parse_storage_options(pairs: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"--storage-option {pair!r} is not of the form K=V")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
+
+
+def _add_build(commands: Any) -> None:
+    command = commands.add_parser(
+        "build",
+        help="build a dataset, or continue a build that stopped",
+        description="Turns jsonl.zst (gzip, plain) inputs into shards. The same command continues a build that "
+        "stopped, and gives the same bytes. Options after -- go to Apache Beam, e.g. -- --runner=FlinkRunner.",
+    )
+    add = command.add_argument
+    add("--input", action="append", nargs="+", required=True, metavar="URL", help="fsspec URLs, paths or globs")
+    add("--output", required=True, metavar="URL", help="root of the dataset")
+    add("--tokenizer", required=True, metavar="FILE", help="a tokenizer.json")
+    add("--eod", metavar="TOKEN", help="end-of-document token (default: the tokenizer's own)")
+    add("--seed", type=int, default=0, metavar="N", help="of the order of documents (default 0)")
+    add("--shard-bytes", default="1GB", metavar="SIZE", help="target size of a shard (default 1GB)")
+    add("--validation", type=float, default=0.0, metavar="F", help="share of documents held out (default 0)")
+    add("--parts-per-input", type=int, default=1, metavar="N", help="work items an input is cut into (default 1)")
+    add("--dedup", default="none", choices=["none", "exact"], help="drop texts that occurred before (default none)")
+    add(
+        "--special-tokens",
+        default="text",
+        choices=["text", "token", "reject"],
+        help="special tokens that a text holds literally: encode them as text (default), as tokens, or reject the line",
+    )
+    add("--engine", default="auto", choices=["auto", "fast", "reference"], help="tokenizer engine (default auto)")
+    add("--on-bad-input", default="fail", choices=["fail", "skip"], help="a damaged input (default fail)")
+    add(
+        "--max-rejected",
+        type=float,
+        default=0.01,
+        metavar="F",
+        help="share of rejected lines to stop at (default 0.01)",
+    )
+    add("--text-key", default="text", metavar="KEY", help="dotted path of the text (default text)")
+    add("--source-key", default="meta.pile_set_name", metavar="KEY", help="of the source (default meta.pile_set_name)")
+    add("--workers", type=int, metavar="N", help="processes on this machine (default: its cores)")
+    add("--temp-url", metavar="URL", help="where runs lie (default: the output)")
+    add("--run-bytes", default="256MiB", metavar="SIZE", help="size of a run: a worker's memory (default 256MiB)")
+    add("--keep-runs", action="store_true", help="keep runs and receipts after the build")
+    _storage_options(command)
+    command.set_defaults(run=_build)
+
+
+def _build(args: argparse.Namespace, beam_args: list[str]) -> int:
+    from beam_jobs.build import build
+    from beam_jobs.options import BuildOptions, parse_size
+    from pileshard.audit.tables import account_lines, source_table
+
+    options = BuildOptions(
+        inputs=tuple(url for urls in args.input for url in urls),
+        output=args.output,
+        tokenizer=args.tokenizer,
+        eod=args.eod,
+        seed=args.seed,
+        shard_bytes=parse_size(args.shard_bytes, "--shard-bytes"),
+        validation=args.validation,
+        dedup=args.dedup,
+        special_tokens=args.special_tokens,
+        text_key=args.text_key,
+        source_key=args.source_key,
+        parts_per_input=args.parts_per_input,
+        engine=args.engine,
+        on_bad_input=args.on_bad_input,
+        max_rejected=args.max_rejected,
+        workers=args.workers,
+        temp_url=args.temp_url,
+        keep_runs=args.keep_runs,
+        run_bytes=parse_size(args.run_bytes, "--run-bytes"),
+        storage_options=_parse_storage_options(args.storage_option),
+        beam_args=tuple(beam_args),
+    )
+    result = build(options)
+    print(source_table(result.manifest))
+    print()
+    for line in account_lines(result.manifest):
+        print(line)
+    if result.seconds:
+        print(", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.seconds.items()))
+        print(f"built {args.output}")
+    else:
+        print(f"{args.output} was complete already; nothing was done")
+    return 0
+
+
+def _add_verify(commands: Any) -> None:
+    command = commands.add_parser(
+        "verify",
+        help="prove a dataset from its bytes",
+        description="Exit code 0: sound; 1: faults found, each named; 2: wrong usage.",
+    )
+    command.add_argument("url", metavar="URL", help="root of the dataset")
+    command.add_argument(
+        "--level",
+        default="full",
+        choices=["quick", "full"],
+        help="quick: manifest, sizes, indexes; full (default): every byte, record and token",
+    )
+    command.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
+    _storage_options(command)
+    command.set_defaults(run=_verify)
+
+
+def _verify(args: argparse.Namespace, _: list[str]) -> int:
+    from pileshard.audit.verify import verify
+
+    report = verify(args.url, level=args.level, storage_options=_parse_storage_options(args.storage_option))
+    if args.json:
+        data = report.to_json()
+        if args.json == "-":
+            sys.stdout.buffer.write(data)
+        else:
+            with open(args.json, "wb") as file:
+                file.write(data)
+    if args.json != "-":
+        print(report.text())
+    return 0 if report.sound else 1
