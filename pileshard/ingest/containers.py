@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 #: As many bytes as `tell` wants to see; fewer only where the input is shorter.
@@ -39,6 +40,7 @@ _KNOWN = (
     (b"<", "an HTML or XML page (perhaps an error page saved under the input's name)"),
 )
 _BEFORE_JSON = b" \t\r\n" + BOM
+_SCALAR_LINE = re.compile(rb"(?:true|false|null|NaN|-?Infinity|-?[0-9][0-9.eE+-]*)[ \t\r]*(?:\n|\Z)")
 _TEXT_CONTROLS = b"\t\n\r\f"
 
 
@@ -73,8 +75,8 @@ def tell(head: bytes) -> Container | None:
     text = head.lstrip(_BEFORE_JSON)
     if not text or text[:1] in b'{["':
         return Container.PLAIN if head else None
-    # A number or a word of JSON begins like much else; what follows must then be text.
-    return Container.PLAIN if text[:1] in b"-0123456789tfnNI" and _is_text(text) else None
+    # A number or a word of JSON begins like much else, so it must have its line to itself.
+    return Container.PLAIN if _SCALAR_LINE.match(text) else None
 
 
 def looks_like(head: bytes) -> str:

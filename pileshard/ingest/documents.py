@@ -128,7 +128,6 @@ def parse_lines(block: LineBlock, text_path: tuple[str, ...], source_path: tuple
                 continue
         texts.append(data)
         sources.append(source)
-        document = text = None  # so that two large documents are not held at once
 
     first, total = block.first_line, len(block.lines)
     if others:

@@ -96,10 +96,8 @@ def _zstd_frames(stored: StoredBytes, url: str) -> Iterator[bytes]:
 
 def _skip_frame(stored: StoredBytes, url: str) -> None:
     begin = stored.offset
-    header = stored.peek(8)
-    if len(header) < 8:
-        raise _cut_off(stored, url, "skippable zstd", begin, at=begin + len(header))
-    left = 8 + int.from_bytes(header[4:], "little")
+    # Of a header that is cut off too, 8 bytes are wanted and not found.
+    left = 8 + int.from_bytes(stored.peek(8)[4:], "little")
     while left:
         piece = stored.take(left)
         if not piece:
@@ -146,10 +144,9 @@ def _gzip_member(stored: StoredBytes, url: str) -> Iterator[bytes]:
     begin = fed_at = stored.offset
     member = zlib.decompressobj(wbits=31)
     feed = _FIRST_FEED
-    full = False  # zlib may hold back output although it has taken all input
     while not member.eof:
         piece: memoryview | bytes = member.unconsumed_tail
-        if not piece and not full:
+        if not piece:
             fed_at = stored.offset
             piece = stored.take(feed)
             feed = min(2 * feed, _MOST_FEED)
@@ -159,7 +156,6 @@ def _gzip_member(stored: StoredBytes, url: str) -> Iterator[bytes]:
             out = member.decompress(piece, OUT_BYTES)
         except zlib.error as error:
             raise _damaged(url, "gzip", begin, fed_at, error) from None
-        full = len(out) == OUT_BYTES
         if out:
             yield out
     stored.hand_back(len(member.unused_data))

@@ -104,6 +104,9 @@ def test_every_container_gives_the_same_documents(stored, sizes):
         (random.Random(1).randbytes(5000), "binary data"),
         (b"no json here\x00\x01", "binary data"),
         (b"garbage\n" + THREE, "not JSON"),
+        (b"this is no input", "not JSON"),
+        (b"not JSON\n" + THREE, "not JSON"),
+        (b"12 lines follow\n" + THREE, "not JSON"),
         (b"garbage" + zstd_frame(THREE), "binary data"),
         (b"\x28", "first 1 bytes of a compressed file"),
         (b"\x28\xb5\x2f", "first 3 bytes of a compressed file"),
@@ -115,6 +118,14 @@ def test_what_is_no_input_is_named(stored, named):
         read(stored)
     assert named in str(raised.value)
     assert (raised.value.url, raised.value.offset) == ("memory://input.jsonl.zst", 0)
+
+
+@pytest.mark.parametrize(
+    "first", [b"true", b"null \r", b"-1.5e3", b"NaN", b"9" * 10_000, b"[]", b'"', b"{'a': 1}", b"{\0"]
+)
+def test_a_plain_input_may_begin_with_any_line_of_json_or_near_it(first):
+    got = read(first + b"\n" + THREE)
+    assert (got.lines, len(got.rejections)) == ([2, 3, 4], 1)
 
 
 def test_zip_is_named():

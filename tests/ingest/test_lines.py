@@ -150,13 +150,14 @@ def test_parts_of_whole_groups_share_out_every_line_once():
 
 @pytest.mark.parametrize("sizes", [[1], [7], [64, 1], [1 << 20]])
 @pytest.mark.parametrize("over", [1, 2, 63, 100_000])
-def test_a_line_that_is_too_long_is_rejected_and_passed_over(monkeypatch, sizes, over):
+@pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
+def test_a_line_that_is_too_long_is_rejected_and_passed_over(monkeypatch, sizes, over, block_bytes):
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 64)
     long = b'{"text": "' + b"x" * (64 + over - 10)
     most = b'{"text": "' + b"y" * 52 + b'"}'
     assert (len(long), len(most)) == (64 + over, 64)
     stream = b"\n".join([most, long, b"{}", most, long + b"z", most])
-    blocks = cut(stream, sizes)
+    blocks = cut(stream, sizes, block_bytes)
     got = account_of(blocks)
     assert got.texts == [b"y" * 52] * 3
     assert got.lines == [1, 4, 6]
@@ -167,7 +168,7 @@ def test_a_line_that_is_too_long_is_rejected_and_passed_over(monkeypatch, sizes,
     ]
     assert got.rejections[0].detail.startswith(f"{64 + over:,} bytes")
     assert got.rejections[0].excerpt == long[:200].decode()
-    assert blocks == cut(stream, [1 << 20])
+    assert blocks == cut(stream, [1 << 20], block_bytes)
 
 
 def test_a_whole_object_followed_by_too_many_blanks_is_too_long(monkeypatch):
