@@ -60,9 +60,14 @@ def _composes_with() -> dict[str, str]:
 
 @cache
 def _one_mark_per_class() -> str:
-    """The first mark of each canonical combining class: order against all of them is the class itself."""
+    """A mark of each canonical combining class: a character's order against all of them tells its class.
+
+    They are taken from Unicode 3.2, which every engine knows: a mark that one engine does not know would make every
+    other mark look divergent.
+    """
     marks: dict[int, str] = {}
     for point in _LETTERS_AND_MARKS:
-        if (ccc := unicodedata.combining(chr(point))) and ccc not in marks:
+        ccc = unicodedata.ucd_3_2_0.combining(chr(point))
+        if ccc and ccc == unicodedata.combining(chr(point)) and ccc not in marks:
             marks[ccc] = chr(point)
     return "".join(marks.values())
