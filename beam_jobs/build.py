@@ -22,7 +22,7 @@ import fsspec
 
 from beam_jobs import finish
 from beam_jobs.inputs import expand
-from beam_jobs.items import take_failures
+from beam_jobs.items import os_sentence, take_failures
 from beam_jobs.job import (
     JOB,
     JOB_TOKENIZER,
@@ -40,7 +40,7 @@ from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
-from pileshard.errors import BuildError, OptionError, PileshardError
+from pileshard.errors import BuildError, OptionError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.storage import Storage
 from pileshard.tokenize import Tokenizer, load
@@ -76,7 +76,10 @@ def build(options: BuildOptions) -> BuildResult:
       InputError: an input is damaged (as text of a BuildError where it is met by a worker).
     """
     options.check()
-    return _Driver(options).run()
+    try:
+        return _Driver(options).run()
+    except OSError as error:
+        raise BuildError(os_sentence(error, options.output)) from error
 
 
 class _Driver:
@@ -202,15 +205,15 @@ class _Driver:
             with Monitor(self.storage, stage, self.job.fingerprint, sized):
                 try:
                     run_items(self.job, todo, width, self.tokenizer.eod_id, self.options.beam_args, self.workers)
-                except PileshardError:
-                    raise
                 except Exception as error:
+                    # What the items left is whole; engines wrap an error's text, cut it or add to it.
                     messages = take_failures(self.storage)
-                    if not messages:
-                        raise BuildError(
-                            f"the {stage} stage stopped: {_first_line(error)}; run the same command again to continue"
-                        ) from error
-                    raise BuildError("; ".join(messages[:5])) from error
+                    if not messages and isinstance(error, OptionError):
+                        raise
+                    raise BuildError(
+                        "; ".join(messages[:5])
+                        or f"the {stage} stage stopped: {_last_line(error)}; run the same command again to continue"
+                    ) from error
             done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
         missing = [item.name for item in items if done[item] is None]
         if missing:
@@ -270,7 +273,7 @@ def _absolute(url: str) -> str:
     return path if fs is not None else url
 
 
-def _first_line(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(error).__name__
 

@@ -37,9 +37,14 @@ def _sentence(error: BaseException, item: Item) -> str:
     if isinstance(error, PileshardError):
         return str(error)
     if isinstance(error, OSError):
-        name = error.filename or item.name
-        return f"{name}: {error.strerror or error}; mend it and run the same command again, which continues the build"
+        return os_sentence(error, item.name)
     return f"{item.name}: out of memory; lower --run-bytes or give the worker more, and run the same command again"
+
+
+def os_sentence(error: OSError, name: str) -> str:
+    """What a person needs to know of an error of the system: the file (or else `name`), the reason, what to do."""
+    where = error.filename or name
+    return f"{where}: {error.strerror or error}; mend it and run the same command again, which continues the build"
 
 
 def take_failures(storage: Storage) -> list[str]:

@@ -71,7 +71,7 @@ def run_items(
     """Runs all items to their end, or raises what the engine raises."""
     if not items:
         return
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     options = runner_options(beam_args, min(workers, len(items)))
     elements: list[Any] = [msgspec.json.encode(item) for item in items]
     with beam.Pipeline(options=options) as pipeline:

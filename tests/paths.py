@@ -9,7 +9,7 @@ import pytest
 
 _beside = Path(__file__).resolve().parents[2] / "shared"
 
-#: Folder with corpus/, tokenizers/ and nasty/, or None in a clone without it. PILESHARD_TEST_SHARED names another place.
+#: Folder with corpus/, tokenizers/ and nasty/, or None in a clone without it; PILESHARD_TEST_SHARED names another.
 SHARED: Path | None = next(
     (p for p in (Path(os.environ.get("PILESHARD_TEST_SHARED", _beside)),) if (p / "corpus").is_dir()), None
 )

@@ -1,0 +1,112 @@
+"""Runs give back, for any range of keys, exactly the documents that were put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_jobs.job import RunEntry
+from beam_jobs.runs import MAGIC, RunBuffer, read_buckets, read_rows, split_hashes, text_keys
+from pileshard.errors import BuildError
+from pileshard.format.storage import Storage
+
+KEYS = st.integers(0, 2**64 - 1)
+DOCUMENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["train", "validation"]),
+        KEYS | st.integers(0, 3).map(lambda small: small << 62),
+        st.lists(st.integers(0, 65535), max_size=6),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def make_run(storage: Storage, documents: list[tuple[str, str, int, list[int]]], batch: int = 7) -> RunEntry:
+    buffer = RunBuffer(np.dtype("<u2"), limit=1 << 20)
+    for start in range(0, len(documents), batch):
+        part = documents[start : start + batch]
+        buffer.add(
+            np.array([token for *_, tokens in part for token in tokens], dtype="<u2"),
+            np.cumsum([len(tokens) for *_, tokens in part]),
+            np.array([buffer.group_number(source, split) for source, split, _, _ in part]),
+            np.array([key for _, _, key, _ in part], dtype=np.uint64),
+            np.arange(start + 1, start + 1 + len(part)),
+            np.arange(start, start + len(part)),
+            np.zeros(len(part), dtype=np.uint64),
+        )
+    entry = buffer.write(storage, "run")
+    assert buffer.empty
+    assert not buffer.held
+    return entry
+
+
+@given(documents=DOCUMENTS, ends=st.tuples(KEYS, KEYS))
+def test_a_range_of_keys_gives_exactly_its_documents(
+    documents: list[tuple[str, str, int, list[int]]], ends: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("run")
+    storage = Storage(str(root))
+    entry = make_run(storage, documents)
+    data = (root / entry.path).read_bytes()
+    assert len(data) == entry.size
+    assert data.startswith(MAGIC)
+    first, last = min(ends), max(ends)
+    for group in entry.groups:
+        rows, before = read_rows(storage, entry.path, group, first, last)
+        at = group.tokens_at + before * 2
+        found = []
+        for row in rows:
+            size = int(row["tokens"]) * 2
+            found.append((int(row["key"]), int(row["line"]), np.frombuffer(data[at : at + size], "<u2").tolist()))
+            at += size
+        wanted = sorted(
+            (key, line + 1, tokens)
+            for line, (source, split, key, tokens) in enumerate(documents)
+            if (source, split) == (group.source, group.split) and first <= key <= last
+        )
+        assert found == wanted
+    assert sum(group.documents for group in entry.groups) == len(documents)
+
+
+@given(documents=DOCUMENTS, cut=st.integers(0, 40))
+def test_bucket_counts_do_not_depend_on_how_documents_fall_into_runs(
+    documents: list[tuple[str, str, int, list[int]]], cut: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    storage = Storage(str(tmp_path_factory.mktemp("run")))
+
+    def counts(parts: list[list[tuple[str, str, int, list[int]]]]) -> dict[tuple[str, str, int], tuple[int, int]]:
+        out: dict[tuple[str, str, int], tuple[int, int]] = {}
+        for part in parts:
+            entry = make_run(storage, part)
+            for group in entry.groups:
+                for bucket, number, tokens in read_buckets(storage, entry.path, group).tolist():
+                    had = out.get((group.source, group.split, bucket), (0, 0))
+                    out[group.source, group.split, bucket] = (had[0] + number, had[1] + tokens)
+        return out
+
+    parts = [part for part in (documents[:cut], documents[cut:]) if part]
+    assert counts([documents]) == counts(parts)
+
+
+def test_a_run_that_is_cut_off_is_an_error_that_names_it(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    entry = make_run(storage, [("a", "train", 5, [1, 2, 3])])
+    path = tmp_path / entry.path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BuildError, match=entry.path):
+        read_rows(storage, entry.path, entry.groups[0], 0, 2**64 - 1)
+
+
+def test_equal_texts_have_equal_keys_and_splits() -> None:
+    keys, twins = text_keys(7, [b"one", b"two", b"one"])
+    assert (keys[0], twins[0]) == (keys[2], twins[2])
+    assert keys[0] != keys[1]
+    assert text_keys(8, [b"one"])[0][0] != keys[0]
+    hashes = split_hashes([b"one", b"two", b"one"])
+    assert hashes[0] == hashes[2] != hashes[1]
