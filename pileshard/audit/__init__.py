@@ -1,1 +1,10 @@
-"""TODO."""
+"""Audits of a dataset: what is on disk, held against the manifest and against itself.
+
+verify            the driver, and its two levels
+manifest_checks   the manifest against itself: hashes, sums, ranges of keys
+file_checks       a shard's two files from outside: there, of the right size, index in agreement with the manifest
+framing, heads    a shard's bytes -> records -> Examples, many at once
+shard_checks      every record, token, key and identity of a shard, and its index against them
+rejected_checks   the lists of rejected lines against the account
+report, tables    what was found, for a program and for a person
+"""

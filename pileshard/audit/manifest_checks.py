@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pileshard.audit.report import Fault, FaultKind
 from pileshard.format.manifest import Manifest, ShardEntry
-from pileshard.format.paths import MANIFEST, index_path, shard_path
+from pileshard.format.paths import MANIFEST, TOKENIZER, index_path, rejected_names, shard_path
 
 _MASK = (1 << 64) - 1
 _LAST_KEY = _MASK
@@ -27,17 +27,38 @@ def check_manifest(manifest: Manifest, data: bytes) -> Iterator[Fault]:
       manifest: decoded.
       data: the file's bytes.
     """
-    if manifest.to_bytes() != data:
+    if not Manifest.bytes_are_whole(data):
         yield _fault(FaultKind.MANIFEST_CHECKSUM, "its bytes are not those that its manifest_sha256 names")
     if manifest.dataset_id != manifest.content_id():
         yield _fault(FaultKind.MANIFEST_CHECKSUM, "its dataset_id is not that of its shards")
+    width = "uint16" if manifest.vocab_size <= 1 << 16 else "uint32"
+    if manifest.dtype != width or manifest.eod_id >= manifest.vocab_size:
+        message = (
+            f"a vocabulary of {manifest.vocab_size:,} ids needs {width} and an end-of-document id below it; it names "
+            f"{manifest.dtype} and {manifest.eod_id:,}"
+        )
+        yield _fault(FaultKind.TOKENIZER, message)
+    if manifest.tokenizer_path != TOKENIZER:
+        yield _fault(FaultKind.TOKENIZER, f"the tokenizer is to be {TOKENIZER}, not {manifest.tokenizer_path!r}")
     yield from _check_inputs(manifest)
     yield from _check_sources(manifest)
     yield from _check_shard_list(manifest)
 
 
+def well_named(shard: ShardEntry) -> bool:
+    """Whether a shard's paths follow from its source and number; no other path is ever opened."""
+    wanted = shard_path(shard.source, shard.split, shard.number, shard.count)
+    return shard.path == wanted and shard.index_path == index_path(wanted)
+
+
 def _check_inputs(manifest: Manifest) -> Iterator[Fault]:
-    for entry in manifest.inputs:
+    names = rejected_names([entry.url for entry in manifest.inputs])
+    for entry, name in zip(manifest.inputs, names, strict=True):
+        if entry.rejected_path not in ((None,) if not sum(entry.rejected.values()) else (name,)):
+            message = f"{entry.url}: its rejected lines are not to be in {entry.rejected_path!r}"
+            yield _fault(FaultKind.REJECTED, message)
+        if entry.skipped is not None and (entry.lines or entry.accepted or entry.tokens or entry.text_bytes):
+            yield _fault(FaultKind.ACCOUNT, f"{entry.url}: was left out, and yet gave lines or documents")
         out = entry.accepted + entry.blank + sum(entry.rejected.values())
         if entry.lines != out:
             yield _fault(FaultKind.ACCOUNT, f"{entry.url}: {entry.lines:,} lines in, {out:,} accounted for")
@@ -86,11 +107,13 @@ def _check_shard_list(manifest: Manifest) -> Iterator[Fault]:
     next_key: dict[tuple[str, str], int] = {}
     for shard in manifest.shards:
         group = (shard.source, shard.split)
-        wanted = shard_path(shard.source, shard.split, shard.number, shard.count)
-        if shard.path != wanted or shard.index_path != index_path(wanted):
+        if not well_named(shard):
+            wanted = shard_path(shard.source, shard.split, shard.number, shard.count)
             yield _fault(FaultKind.ACCOUNT, f"{shard.path}: its name does not fit its source and number ({wanted})")
         if int(shard.key_first, 16) != next_key.get(group, 0):
             yield _fault(FaultKind.KEY_RANGE, f"{shard.path}: its keys do not begin where those before it end")
+        if shard.key_last < shard.key_first:
+            yield _fault(FaultKind.KEY_RANGE, f"{shard.path}: its last key is before its first")
         next_key[group] = int(shard.key_last, 16) + 1
     for (source, split), key in next_key.items():
         if key != _LAST_KEY + 1:

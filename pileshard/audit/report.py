@@ -15,6 +15,7 @@ class FaultKind(str, Enum):
     MANIFEST_CHECKSUM = "manifest_checksum"  # its own hash or the dataset's id does not fit it
     ACCOUNT = "account"  # sums of inputs, sources and shards do not agree
     KEY_RANGE = "key_range"  # shards' ranges of keys do not tile, or a key lies outside its shard's
+    REJECTED = "rejected"  # a list of rejected lines is damaged or does not agree with the account
     MISSING_FILE = "missing_file"
     SURPLUS_FILE = "surplus_file"
     UNREADABLE = "unreadable"

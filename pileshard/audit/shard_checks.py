@@ -1,77 +1,44 @@
-"""Checks of one shard and its index, from their bytes."""
+"""Checks of one shard from its bytes: every record, token, key and identity, and the index against them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from pileshard.audit.framing import Batch, Ints, read_batches
+from pileshard.audit.heads import LONGEST_HEAD, parse_heads
 from pileshard.audit.report import Fault, FaultKind
-from pileshard.errors import DatasetError
 from pileshard.format.identity import document_keys, hex64, identity_hashes, sum64
-from pileshard.format.index import Index, load_index
+from pileshard.format.index import Index
 from pileshard.format.manifest import Manifest, ShardEntry
-from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, RECORD_TOKENS, masked_crc, parse_example
+from pileshard.format.record import RECORD_TOKENS
 from pileshard.format.storage import Storage
 
-#: Faults listed for one file; a file that is damaged all over needs no more.
+#: Faults listed for one file, beside those of its hash and totals; one that is damaged all over needs no more.
 MOST_FAULTS = 100
 
-_READ_BYTES = 16 << 20
-_BATCH_RECORDS = 8192
+
+class _Records(NamedTuple):
+    """What matters of records across batches, one row each."""
+
+    offset: Ints
+    good: npt.NDArray[np.bool_]
+    input: Ints
+    line: Ints
+    part: Ints
+    tokens: Ints
+    ended: npt.NDArray[np.bool_]  # its last id is the end-of-document id
+
+    def last(self) -> _Records:
+        return _Records._make(column[-1:].copy() for column in self)
 
 
-def check_files(storage: Storage, shard: ShardEntry) -> tuple[list[Fault], Index | None]:
-    """Both files are there with their sizes, and the index agrees with the manifest.
-
-    Returns:
-      The faults, and the index where it can be used.
-    """
-    faults = []
-    for path, size in ((shard.path, shard.size), (shard.index_path, shard.index_size)):
-        try:
-            found = storage.size(path)
-        except FileNotFoundError:
-            faults.append(Fault(kind=FaultKind.MISSING_FILE, path=path, message="is not there"))
-            continue
-        except OSError as error:
-            faults.append(Fault(kind=FaultKind.UNREADABLE, path=path, message=str(error)))
-            continue
-        if found != size:
-            message = f"has {found:,} bytes, the manifest says {size:,}"
-            faults.append(Fault(kind=FaultKind.WRONG_SIZE, path=path, message=message))
-    if any(fault.path == shard.index_path for fault in faults):
-        return faults, None
-    try:
-        index = load_index(storage, shard.index_path)
-    except DatasetError as error:
-        return [*faults, Fault(kind=FaultKind.INDEX, path=shard.index_path, message=str(error))], None
-    found_totals = (index.records, index.total_tokens, int(index.offsets[-1]), int(index.text_bytes.sum()))
-    wanted = (shard.records, shard.tokens, shard.size, shard.text_bytes)
-    if found_totals != wanted:
-        names = ("records", "tokens", "shard bytes", "text bytes")
-        message = "; ".join(
-            f"{name} {found:,}, the manifest says {want:,}"
-            for name, found, want in zip(names, found_totals, wanted, strict=True)
-            if found != want
-        )
-        faults.append(Fault(kind=FaultKind.INDEX, path=shard.index_path, message=message))
-    return faults, index
-
-
-def check_index_sha256(storage: Storage, shard: ShardEntry) -> list[Fault]:
-    """The index has the manifest's hash."""
-    try:
-        data = storage.read_bytes(shard.index_path)
-    except OSError as error:
-        return [Fault(kind=FaultKind.UNREADABLE, path=shard.index_path, message=str(error))]
-    if hashlib.sha256(data).hexdigest() != shard.index_sha256:
-        return [
-            Fault(kind=FaultKind.WRONG_SHA256, path=shard.index_path, message="its bytes are not those of the build")
-        ]
-    return []
+#: Before the first record: as if a document had just ended.
+_BEGIN = _Records._make(np.array([value]) for value in (0, True, -1, -1, -1, 1, True))
 
 
 class ShardReading:
@@ -99,190 +66,195 @@ class ShardReading:
         self._index = index
         self._on_bytes = on_bytes
         self._dtype = manifest.token_dtype
-        self._eod_is_last = manifest.options.special_tokens != "token"
+        # A text may hold the id as a token of its own under this policy; then only the next record's part tells an end.
+        self._eod_within = manifest.options.special_tokens == "token"
+        self._lines = manifest.input_lines
         self.faults: list[Fault] = []
         self.records = 0
         self.documents = 0
         self.tokens = 0
         self._identity_sum = 0
-        self._open: tuple[int, int, int] | None = None  # input, line and next part of a document not ended
-        self._last_key = -1
-        self._starts: list[tuple[int, int, int, int, int]] = []  # of records not yet held against the index
+        self._previous = _BEGIN
+        self._last_key: tuple[int, int, int] | None = None  # key, input, line of the document before
 
     def run(self) -> list[Fault]:
         """Checks everything and returns the faults."""
         digest = hashlib.sha256()
+
+        def on_block(block: memoryview) -> None:
+            digest.update(block)
+            self._on_bytes(len(block))
+
+        longest = LONGEST_HEAD + RECORD_TOKENS * self._dtype.itemsize
         try:
-            for offset, data in self._records(digest):
-                self._take(offset, data)
-                if len(self._starts) >= _BATCH_RECORDS:
-                    self._settle()
+            with self._storage.open(self._shard.path) as file:
+                for batch in read_batches(file, longest, on_block, self._fault):
+                    self._take(batch)
         except OSError as error:
-            self._fault(FaultKind.UNREADABLE, str(error))
+            self._add(FaultKind.UNREADABLE, str(error))
             return self.faults
-        self._settle()
-        if self._open is not None:
-            self._fault(FaultKind.END_OF_DOCUMENT, "the last document has no end", self._shard.size)
+        self._check_ends(self._previous, np.array([False]))
         if digest.hexdigest() != self._shard.sha256:
-            self._fault(FaultKind.WRONG_SHA256, "its bytes are not those of the build")
+            self._add(FaultKind.WRONG_SHA256, "its bytes are not those of the build")
         counted = (self.records, self.documents, self.tokens)
         wanted = (self._shard.records, self._shard.documents, self._shard.tokens)
         if counted != wanted:
-            self._fault(FaultKind.TOTALS, f"records, documents, tokens are {counted}, the manifest says {wanted}")
+            self._add(FaultKind.TOTALS, f"records, documents, tokens are {counted}, the manifest says {wanted}")
         if hex64(self._identity_sum) != self._shard.identity_sum:
-            self._fault(FaultKind.IDENTITY, "its documents are not those of the build: the sum of identities differs")
+            self._add(FaultKind.IDENTITY, "its documents are not those of the build: the sum of identities differs")
         return self.faults
 
-    def _fault(self, kind: FaultKind, message: str, offset: int | None = None) -> None:
+    def _add(self, kind: FaultKind, message: str, offset: int | None = None, path: str | None = None) -> None:
+        self.faults.append(Fault(kind=kind, path=path or self._shard.path, message=message, offset=offset))
+
+    def _fault(self, kind: FaultKind, message: str, offset: int | None = None, path: str | None = None) -> None:
         if len(self.faults) < MOST_FAULTS:
-            self.faults.append(Fault(kind=kind, path=self._shard.path, message=message, offset=offset))
+            self._add(kind, message, offset, path)
 
-    def _records(self, digest: Any) -> Iterator[tuple[int, memoryview]]:
-        """Offset and Example of each record, up to a length that cannot be trusted; hashes to the end of the file."""
-        base = 0
-        held = b""
-        walking = True
-        with self._storage.open(self._shard.path) as file:
-            while block := file.read(_READ_BYTES):
-                digest.update(block)
-                self._on_bytes(len(block))
-                if not walking:
-                    continue
-                held = held + block if held else block
-                view = memoryview(held)
-                at = 0
-                while len(held) - at >= HEADER_BYTES:
-                    head = view[at : at + 8]
-                    length = int.from_bytes(head, "little")
-                    if masked_crc(head) != int.from_bytes(view[at + 8 : at + HEADER_BYTES], "little"):
-                        message = "the length of a record is damaged; the records after it are not read"
-                        self._fault(FaultKind.FRAMING, message, base + at)
-                        walking = False
-                        break
-                    end = at + HEADER_BYTES + length + FOOTER_BYTES
-                    if end > len(held):
-                        break
-                    data = view[at + HEADER_BYTES : end - FOOTER_BYTES]
-                    if masked_crc(data) != int.from_bytes(view[end - FOOTER_BYTES : end], "little"):
-                        self._fault(FaultKind.CRC, "the bytes of a record are damaged", base + at)
-                    yield base + at, data
-                    at = end
-                base += at
-                held = bytes(view[at:])
-        if walking and held:
-            self._fault(FaultKind.FRAMING, f"the file ends {len(held):,} bytes into a record", base)
+    def _take(self, batch: Batch) -> None:
+        heads = parse_heads(batch.data, batch.starts, batch.ends)
+        offsets = batch.offsets
+        for number, why in heads.why.items():
+            self._fault(FaultKind.RECORD, why, int(offsets[number]))
+        begins = batch.starts + heads.tokens_at
+        size = batch.ends - begins
+        for number in np.flatnonzero((size % self._dtype.itemsize != 0) & heads.good).tolist():
+            message = f"{int(size[number]):,} bytes are no whole number of tokens"
+            self._fault(FaultKind.RECORD, message, int(offsets[number]))
+        counts = size // self._dtype.itemsize
+        for number in np.flatnonzero((counts == 0) & heads.good).tolist():
+            self._fault(FaultKind.RECORD, "a record has no tokens", int(offsets[number]))
+        ended = self._check_tokens(batch, begins, counts)
+        records = _Records(offsets, heads.good, heads.input, heads.line, heads.part, counts, ended)
+        self._check_parts(records)
+        self._check_identities(records)
+        keys = self._check_index(records)
+        if keys is not None:
+            self._check_keys(keys, records)
+        starts_document = records.good & (records.part == 0)
+        identities = identity_hashes(records.input[starts_document], records.line[starts_document])
+        self._identity_sum = (self._identity_sum + sum64(identities)) & (2**64 - 1)
+        self.records += len(offsets)
+        self.documents += int(np.count_nonzero(starts_document))
+        self.tokens += int(counts.sum())
+        self._previous = records.last()
 
-    def _take(self, offset: int, data: memoryview) -> None:
-        self.records += 1
-        try:
-            example = parse_example(data)
-        except ValueError as error:
-            self._fault(FaultKind.RECORD, str(error), offset)
-            self._starts.append((offset, 0, 0, 0, -1))
-            self._open = None
-            return
-        payload = data[example.tokens_at :]
-        if len(payload) % self._dtype.itemsize:
-            self._fault(FaultKind.RECORD, f"{len(payload)} bytes are no whole number of tokens", offset)
-            payload = payload[: len(payload) // self._dtype.itemsize * self._dtype.itemsize]
-        tokens = np.frombuffer(payload, dtype=self._dtype)
-        self._check_part(offset, example.input, example.line, example.part)
-        ended = self._check_tokens(offset, tokens)
-        self._open = None if ended else (example.input, example.line, example.part + 1)
-        self.documents += ended
-        self._starts.append((offset, len(tokens), example.input, example.line, example.part))
-        self.tokens += len(tokens)
-        if not ended and len(tokens) != RECORD_TOKENS:
-            message = f"a part that does not end its document has {len(tokens):,} tokens, not {RECORD_TOKENS:,}"
-            self._fault(FaultKind.PARTS, message, offset)
+    def _check_tokens(self, batch: Batch, begins: Ints, counts: Ints) -> npt.NDArray[np.bool_]:
+        """Checks all ids of a batch; returns which records end in the end-of-document id, bool [n]."""
+        width = self._dtype.itemsize
+        eod = self._manifest.eod_id
+        view = memoryview(batch.data)  # type: ignore[arg-type]
+        spans = zip(begins.tolist(), (begins + counts * width).tolist(), strict=True)
+        ids = np.frombuffer(b"".join([view[begin:end] for begin, end in spans]), dtype=self._dtype)
+        after = np.cumsum(counts)  # of each record's ids in `ids`
 
-    def _check_part(self, offset: int, input_number: int, line: int, part: int) -> None:
-        if self._open is None:
-            if part != 0:
-                self._fault(FaultKind.PARTS, f"a document begins with part {part}", offset)
-        elif self._open != (input_number, line, part):
-            self._fault(FaultKind.PARTS, "the document before it has no end, or its parts are out of order", offset)
+        def where(at: int) -> int:
+            number = int(np.searchsorted(after, at, "right"))
+            return batch.base + int(begins[number]) + (at - int(after[number] - counts[number])) * width
 
-    def _check_tokens(self, offset: int, tokens: np.ndarray[Any, Any]) -> bool:
-        """Checks the ids of a record; returns whether it ends its document."""
-        if not len(tokens):
-            self._fault(FaultKind.RECORD, "a record has no tokens", offset)
-            return False
-        if int(tokens.max()) >= self._manifest.vocab_size:
-            message = f"the id {int(tokens.max()):,} is not below the vocabulary's {self._manifest.vocab_size:,}"
-            self._fault(FaultKind.TOKEN_RANGE, message, offset)
-        ends = int(np.count_nonzero(tokens == self._manifest.eod_id))
-        last = int(tokens[-1]) == self._manifest.eod_id
-        if self._eod_is_last:
-            if ends - last:
-                self._fault(FaultKind.END_OF_DOCUMENT, "the end-of-document id occurs inside a document", offset)
-            return last
-        # A text may hold the id as a token of its own: only a short record, or the next one's part, tells an end.
-        return last and (len(tokens) < RECORD_TOKENS or self._next_begins_a_document())
+        if len(ids) and int(ids.max()) >= self._manifest.vocab_size:
+            for at in np.flatnonzero(ids >= self._manifest.vocab_size)[:MOST_FAULTS].tolist():
+                message = f"the id {int(ids[at]):,} is not below the vocabulary's {self._manifest.vocab_size:,}"
+                self._fault(FaultKind.TOKEN_RANGE, message, where(at))
+        ended = np.zeros(len(counts), dtype=bool)
+        some = counts > 0
+        ended[some] = ids[after[some] - 1] == eod
+        if not self._eod_within:
+            is_eod = ids == eod
+            if int(np.count_nonzero(is_eod)) != int(np.count_nonzero(ended)):
+                is_eod[after[some] - 1] = False
+                for at in np.flatnonzero(is_eod)[:MOST_FAULTS].tolist():
+                    message = "the end-of-document id occurs inside a document"
+                    self._fault(FaultKind.END_OF_DOCUMENT, message, where(at))
+        return ended
 
-    def _next_begins_a_document(self) -> bool:
-        """Whether the record after the one just counted begins a document, by the index."""
-        following = self.records
-        if self._index is None or following >= self._index.records:
-            return True
-        return bool(self._index.keys[following] != self._index.keys[following - 1])
+    def _check_parts(self, records: _Records) -> None:
+        """Holds each record against the one before it: a part goes on, or a document begins where another has ended."""
+        before = _Records._make(np.concatenate([a, b[:-1]]) for a, b in zip(self._previous, records, strict=True))
+        follows = records.good & (records.part > 0)
+        same = (before.input == records.input) & (before.line == records.line) & (before.part + 1 == records.part)
+        same &= before.good & follows
+        for number in np.flatnonzero(follows & ~same & before.good).tolist():
+            message = f"part {int(records.part[number]):,} of a document does not follow the part before it"
+            self._fault(FaultKind.PARTS, message, int(records.offset[number]))
+        for number in np.flatnonzero(same & (before.tokens != RECORD_TOKENS)).tolist():
+            message = (
+                f"a part that another one follows has {int(before.tokens[number]):,} tokens, not {RECORD_TOKENS:,}"
+            )
+            self._fault(FaultKind.PARTS, message, int(before.offset[number]))
+        if not self._eod_within:
+            for number in np.flatnonzero(same & before.ended).tolist():
+                message = "the end-of-document id occurs inside a document"
+                self._fault(FaultKind.END_OF_DOCUMENT, message, int(before.offset[number]))
+        for number in np.flatnonzero(records.good & (records.tokens > RECORD_TOKENS)).tolist():
+            message = f"a record has {int(records.tokens[number]):,} tokens, more than {RECORD_TOKENS:,}"
+            self._fault(FaultKind.PARTS, message, int(records.offset[number]))
+        self._check_ends(before, follows | ~records.good)
 
-    def _settle(self) -> None:
-        """Holds the records read since the last time against the index, and their keys and identities."""
-        if not self._starts:
-            return
-        table = np.array(self._starts, dtype=np.int64)
-        self._starts.clear()
-        offsets, counts, inputs, lines, parts = table.T
-        first = self.records - len(table)
-        good = parts >= 0
-        heads = good & (parts == 0)
+    def _check_ends(self, records: _Records, open_ended: npt.NDArray[np.bool_]) -> None:
+        """Each record that ends its document (whatever follows begins another) has the end-of-document id."""
+        for number in np.flatnonzero(records.good & ~records.ended & ~open_ended).tolist():
+            offset = int(records.offset[number])
+            if int(records.tokens[number]) == RECORD_TOKENS:
+                self._fault(FaultKind.PARTS, "the part that is to follow this one is missing", offset)
+            else:
+                self._fault(FaultKind.END_OF_DOCUMENT, "a document has no end-of-document id", offset)
+
+    def _check_identities(self, records: _Records) -> None:
+        """Each document is of an input and a line that there are."""
+        known = (records.input < len(self._lines)) & (records.line >= 1)
+        if len(self._lines):
+            known &= records.line <= self._lines[np.minimum(records.input, len(self._lines) - 1)]
+        for number in np.flatnonzero(records.good & ~known).tolist():
+            message = f"input {int(records.input[number]):,} has no line {int(records.line[number]):,}"
+            self._fault(FaultKind.IDENTITY, message, int(records.offset[number]))
+
+    def _check_index(self, records: _Records) -> npt.NDArray[np.uint64] | None:
+        """Holds the index against the records; returns their keys, or None where they cannot be known."""
         keys = None
         if self._manifest.options.dedup == "none":
-            keys = document_keys(self._manifest.options.seed, inputs, lines)
-        if self._index is not None:
-            keys = self._check_index(first, offsets, counts, good, keys)
-        if keys is not None:
-            self._check_keys(keys[heads], offsets[heads])
-        self._identity_sum = (self._identity_sum + sum64(identity_hashes(inputs[heads], lines[heads]))) & (2**64 - 1)
-
-    def _check_index(self, first: int, offsets: Any, counts: Any, good: Any, keys: Any) -> Any:
+            keys = document_keys(self._manifest.options.seed, records.input, records.line)
         index = self._index
-        assert index is not None
-        last = first + len(offsets)
-        if last > index.records:
+        first, last = self.records, self.records + len(records.offset)
+        if index is None or last > index.records:
             return keys  # the totals are wrong then, and said to be
-        rows = (
-            ("offsets", index.offsets[first:last], offsets.astype(np.uint64), good | True),
-            ("tokens", np.diff(index.tokens[first : last + 1]), counts.astype(np.uint64), good),
-        )
-        for name, found, wanted, where in rows:
-            wrong = np.flatnonzero((found != wanted) & where)
-            if len(wrong):
-                message = f"{name} of record {first + int(wrong[0]):,} are not the shard's"
-                self._index_fault(message)
+        heads = records.part == 0
+        text_bytes = index.text_bytes[first:last]
+        wrong: list[tuple[str, Any]] = [
+            ("the offset", index.offsets[first:last] != records.offset.astype(np.uint64)),
+            ("the tokens", np.diff(index.tokens[first : last + 1]) != records.tokens.astype(np.uint64)),
+            ("the text bytes", records.good & ((text_bytes > 0) != heads)),
+        ]
+        found = np.asarray(index.keys[first:last])
         if keys is not None:
-            wrong = np.flatnonzero((index.keys[first:last] != keys) & good)
-            if len(wrong):
-                self._index_fault(f"the key of record {first + int(wrong[0]):,} is not its document's")
-            return keys
-        return np.asarray(index.keys[first:last])
+            wrong.append(("the key", records.good & (found != keys)))
+        for name, where in wrong:
+            places = np.flatnonzero(where)
+            if len(places):
+                message = f"{name} of record {first + int(places[0]):,} are not the shard's"
+                self._fault(FaultKind.INDEX, message, path=self._shard.index_path)
+        return found if keys is None else keys
 
-    def _index_fault(self, message: str) -> None:
-        if len(self.faults) < MOST_FAULTS:
-            self.faults.append(Fault(kind=FaultKind.INDEX, path=self._shard.index_path, message=message))
-
-    def _check_keys(self, keys: Any, offsets: Any) -> None:
-        if not len(keys):
+    def _check_keys(self, keys: npt.NDArray[np.uint64], records: _Records) -> None:
+        """Documents are in key order, each once, in the shard's range of keys."""
+        heads = np.flatnonzero(records.good & (records.part == 0))
+        if not len(heads):
             return
+        keys, offsets = keys[heads], records.offset[heads]
+        inputs, lines = records.input[heads], records.line[heads]
         low, high = int(self._shard.key_first, 16), int(self._shard.key_last, 16)
-        outside = np.flatnonzero((keys < np.uint64(low)) | (keys > np.uint64(high)))
-        if len(outside):
-            at = int(outside[0])
-            message = f"the key {int(keys[at]):016x} is outside the shard's range"
-            self._fault(FaultKind.KEY_RANGE, message, int(offsets[at]))
-        descents = np.flatnonzero(keys[1:] <= keys[:-1])
-        if int(keys[0]) <= self._last_key or len(descents):
-            at = int(descents[0]) + 1 if len(descents) and int(keys[0]) > self._last_key else 0
-            self._fault(FaultKind.KEY_ORDER, "a document is out of order, or there twice", int(offsets[at]))
-        self._last_key = int(keys[-1])
+        for number in np.flatnonzero((keys < np.uint64(low)) | (keys > np.uint64(high))).tolist():
+            message = f"the key {int(keys[number]):016x} is outside the shard's range"
+            self._fault(FaultKind.KEY_RANGE, message, int(offsets[number]))
+        if self._last_key is not None:
+            key, number, line = self._last_key
+            keys = np.concatenate([np.array([key], dtype=np.uint64), keys])
+            inputs, lines = np.concatenate([[number], inputs]), np.concatenate([[line], lines])
+            offsets = np.concatenate([[-1], offsets])
+        twice = (inputs[1:] == inputs[:-1]) & (lines[1:] == lines[:-1])
+        if self._manifest.options.dedup == "none":
+            twice |= keys[1:] == keys[:-1]  # of texts, keys of 64 bits may be equal by chance
+        for number in np.flatnonzero((keys[1:] < keys[:-1]) | twice).tolist():
+            message = "a document is there twice" if twice[number] else "a document is out of order"
+            self._fault(FaultKind.KEY_ORDER, message, int(offsets[number + 1]))
+        self._last_key = (int(keys[-1]), int(inputs[-1]), int(lines[-1]))

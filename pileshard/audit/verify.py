@@ -6,16 +6,19 @@ import hashlib
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
 from tqdm import tqdm
 
-from pileshard.audit.manifest_checks import REBUILD, check_manifest
+from pileshard.audit.file_checks import check_files, check_index_sha256
+from pileshard.audit.manifest_checks import REBUILD, check_manifest, well_named
+from pileshard.audit.rejected_checks import check_rejected
 from pileshard.audit.report import Fault, FaultKind, Report
-from pileshard.audit.shard_checks import ShardReading, check_files, check_index_sha256
+from pileshard.audit.shard_checks import ShardReading
 from pileshard.errors import DatasetError, OptionError, PileshardError
-from pileshard.format.manifest import Manifest
-from pileshard.format.paths import MANIFEST, SHARDS
+from pileshard.format.manifest import Manifest, ShardEntry
+from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.verify")
@@ -32,7 +35,7 @@ def verify(
       path: the dataset's root, any fsspec URL.
       level: `quick` reads the manifest and the indexes' headers and totals, and looks at every file's size; `full`
         reads every byte: hashes, record framing and CRCs, the index against the records, ids, ends of documents, order
-        and range of keys, and the account of documents.
+        and range of keys, the account of documents, and the lists of rejected lines.
       storage_options: fsspec's.
 
     Returns:
@@ -67,6 +70,10 @@ class _Audit:
             return
         self.report.dataset_id = manifest.dataset_id
         self._tokenizer(manifest)
+        names = rejected_names([entry.url for entry in manifest.inputs])
+        for entry, name in zip(manifest.inputs, names, strict=True):
+            if entry.rejected_path == name:
+                self.report.faults += check_rejected(self.storage, entry, read=self.report.level == "full")
         self._surplus(manifest)
         live = sys.stderr.isatty()
         total = sum(shard.size for shard in manifest.shards) if self.report.level == "full" else None
@@ -82,18 +89,23 @@ class _Audit:
                     _log.info("verify: %d of %d shards", self.report.shards, len(manifest.shards))
 
             for shard in manifest.shards:
-                faults, index = check_files(self.storage, shard)
-                self.report.faults += faults
-                if self.report.level == "full":
-                    unreadable = {fault.path for fault in faults if fault.kind is FaultKind.MISSING_FILE}
-                    if shard.index_path not in unreadable:
-                        self.report.faults += check_index_sha256(self.storage, shard)
-                    if shard.path not in unreadable:
-                        reading = ShardReading(self.storage, manifest, shard, index, on_bytes)
-                        self.report.faults += reading.run()
-                        self.report.documents += reading.documents
-                        self.report.tokens += reading.tokens
+                if well_named(shard):  # else a fault of the manifest's, and a path that is none of the dataset's
+                    self._shard(manifest, shard, on_bytes)
                 self.report.shards += 1
+
+    def _shard(self, manifest: Manifest, shard: ShardEntry, on_bytes: Callable[[int], None]) -> None:
+        faults, index = check_files(self.storage, shard)
+        self.report.faults += faults
+        if self.report.level != "full":
+            return
+        missing = {fault.path for fault in faults if fault.kind is FaultKind.MISSING_FILE}
+        if shard.index_path not in missing:
+            self.report.faults += check_index_sha256(self.storage, shard)
+        if shard.path not in missing:
+            reading = ShardReading(self.storage, manifest, shard, index, on_bytes)
+            self.report.faults += reading.run()
+            self.report.documents += reading.documents
+            self.report.tokens += reading.tokens
 
     def _manifest(self) -> Manifest | None:
         try:
@@ -108,7 +120,7 @@ class _Audit:
     def _tokenizer(self, manifest: Manifest) -> None:
         from pileshard.tokenize import load
 
-        path = manifest.tokenizer_path
+        path = TOKENIZER
 
         def fault(kind: FaultKind, message: str) -> None:
             self.report.faults.append(Fault(kind=kind, path=path, message=message, remedy=REBUILD))
@@ -134,7 +146,8 @@ class _Audit:
 
     def _surplus(self, manifest: Manifest) -> None:
         named = {path for shard in manifest.shards for path in (shard.path, shard.index_path)}
-        for path in self.storage.files(SHARDS):
+        named |= {entry.rejected_path for entry in manifest.inputs if entry.rejected_path is not None}
+        for path in [*self.storage.files(SHARDS), *self.storage.files(REJECTED)]:
             if path not in named:
                 self.report.faults.append(
                     Fault(

@@ -1,6 +1,7 @@
 """The index beside a shard: where each record begins, in bytes and in tokens.
 
-A `.npy` file, uint64, C order, shape [4, records + 1], so that each row is contiguous and can be searched in an mmap:
+A `.npy` file (version 1.0, a header of 128 bytes), uint64, C order, shape [4, records + 1], so that each row is
+contiguous and can be searched in an mmap:
 
     row 0  tokens       tokens of the shard before record i              last column: all tokens
     row 1  offsets      byte offset of record i in the shard             last column: size of the shard
@@ -10,7 +11,6 @@ A `.npy` file, uint64, C order, shape [4, records + 1], so that each row is cont
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,16 @@ import numpy as np
 from pileshard.errors import DatasetError
 from pileshard.format.identity import U64
 from pileshard.format.storage import Storage
+
+HEADER_BYTES = 128
+_COLUMN_BYTES = 4 * 8
+
+
+def npy_header(columns: int) -> bytes:
+    """The `.npy` file's bytes before the table, for a shape of [4, columns]: what `numpy.save` writes."""
+    text = f"{{'descr': '<u8', 'fortran_order': False, 'shape': (4, {columns}), }}".encode()
+    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little") + text
+    return start.ljust(HEADER_BYTES - 1) + b"\n"
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,7 @@ class Index:
 
     def to_bytes(self) -> bytes:
         """The `.npy` file."""
-        out = io.BytesIO()
-        np.save(out, np.ascontiguousarray(self.table), allow_pickle=False)
-        return out.getvalue()
+        return npy_header(self.table.shape[1]) + np.ascontiguousarray(self.table, dtype="<u8").tobytes()
 
 
 def make_index(
@@ -89,18 +97,26 @@ def load_index(storage: Storage, path: str) -> Index:
     Raises:
       DatasetError: the file is missing or is no index.
     """
-    local = storage.local_path(path)
+    # Not `numpy.load`: a damaged header would have it allocate what it claims, or take the file for an archive.
+    name = storage.url_of(path)
     try:
-        if local is not None:
-            table = np.load(local, mmap_mode="r", allow_pickle=False)
+        size = storage.size(path)
+        columns, rest = divmod(size - HEADER_BYTES, _COLUMN_BYTES)
+        if columns < 1 or rest:
+            raise DatasetError(f"{name}: no index has {size:,} bytes; run `pileshard verify`")
+        header = storage.read_range(path, 0, HEADER_BYTES)
+        if header != npy_header(columns):
+            raise DatasetError(
+                f"{name}: not a readable index (its header is not that of a uint64 table [4, {columns:,}]); run "
+                "`pileshard verify`"
+            )
+        table: U64
+        if (local := storage.local_path(path)) is not None:
+            table = np.memmap(local, dtype="<u8", mode="r", offset=HEADER_BYTES, shape=(4, columns))
         else:
-            table = np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False)
+            table = np.frombuffer(storage.read_range(path, HEADER_BYTES, size), dtype="<u8").reshape(4, columns)
     except FileNotFoundError:
-        raise DatasetError(f"{storage.url_of(path)}: the index is missing; run `pileshard verify`") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise DatasetError(f"{storage.url_of(path)}: not a readable index ({error}); run `pileshard verify`") from error
-    if table.ndim != 2 or table.shape[0] != 4 or table.shape[1] < 1 or table.dtype != np.dtype("<u8"):
-        raise DatasetError(
-            f"{storage.url_of(path)}: an index is uint64 [4, records + 1], this is {table.dtype} {list(table.shape)}"
-        )
+        raise DatasetError(f"{name}: the index is missing; run `pileshard verify`") from None
+    except (ValueError, OSError) as error:
+        raise DatasetError(f"{name}: not a readable index ({error}); run `pileshard verify`") from error
     return Index(table)

@@ -7,6 +7,7 @@ shards in a fraction of a second); `schemas/manifest.schema.json` is their JSON 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ from pileshard.format.storage import Storage
 #: Version of the record, index and manifest. A reader refuses a newer one.
 FORMAT_VERSION = 1
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Hex64 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
 Split = Literal["train", "validation"]
@@ -30,8 +31,8 @@ Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options that the shards' bytes depend on."""
 
-    seed: int
-    shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    shard_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
     validation: Annotated[float, msgspec.Meta(ge=0, lt=1)]
     dedup: Literal["none", "exact"]
     special_tokens: Literal["text", "token", "reject"]
@@ -44,6 +45,7 @@ class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     `skipped` says why an input was left out whole (then its counts are 0); `duplicates` of the accepted were dropped
     by exact deduplication. `identity_sum` is the sum of the accepted documents' identity hashes modulo 2^64.
+    `rejected_path` is the file that lists the rejected lines, None where there are none.
     """
 
     url: str
@@ -58,6 +60,7 @@ class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     text_bytes: Count = 0
     identity_sum: Hex64 = "0" * 16
     rejected_path: str | None = None
+    rejected_sha256: Sha256 | None = None
     skipped: str | None = None
 
 
@@ -107,7 +110,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
       vocab_size: highest token id + 1.
       duplicates_identity_sum: sum of the identity hashes of documents that deduplication dropped.
       build: how the build went (times, workers, engines); the shards do not depend on it.
-      manifest_sha256: of this file with this field empty.
+      manifest_sha256: of this file with this field, the last one, empty.
     """
 
     format: Literal["pileshard"] = "pileshard"
@@ -115,7 +118,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     writer: str = ""
     dataset_id: str = ""
     dtype: Literal["uint16", "uint32"]
-    vocab_size: Annotated[int, msgspec.Meta(ge=1)]
+    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=2**32)]
     eod_id: Count
     eod_token: str
     tokenizer_path: Path = TOKENIZER
@@ -136,6 +139,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """Numpy dtype of a token on disk."""
         return np.dtype(self.dtype).newbyteorder("<")
 
+    @cached_property
+    def input_lines(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Number of lines of each input: int64 [inputs]."""
+        return np.array([entry.lines for entry in self.inputs], dtype=np.int64)
+
     def content_id(self) -> str:
         """The `dataset_id` that belongs to this content."""
         digest = hashlib.sha256(f"pileshard {self.format_version} {self.dtype} {self.eod_id}".encode())
@@ -151,6 +159,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return _encode(msgspec.structs.replace(named, manifest_sha256=digest))
 
     @staticmethod
+    def bytes_are_whole(data: bytes) -> bool:
+        """Whether a file has the hash that its `manifest_sha256` names.
+
+        Taken from the bytes as they are, so that it holds for a manifest of any release.
+        """
+        match = _SEAL.search(data)
+        if match is None:
+            return False
+        begin, end = match.span(1)
+        return hashlib.sha256(data[:begin] + data[end:]).hexdigest().encode() == match.group(1)
+
+    @staticmethod
     def from_bytes(data: bytes, name: str) -> Manifest:
         """Decodes and checks a manifest.
 
@@ -163,7 +183,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """
         try:
             head = msgspec.json.decode(data, type=_Head)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNDECODABLE as error:
             raise DatasetError(f"{name}: not a pileshard manifest ({error})") from None
         if head.format != "pileshard":
             raise DatasetError(f"{name}: not a pileshard manifest (format is {head.format!r})")
@@ -174,7 +194,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             )
         try:
             return msgspec.json.decode(data, type=Manifest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _UNDECODABLE as error:
             raise DatasetError(f"{name}: does not fit the manifest's schema ({error})") from None
 
     @staticmethod
@@ -193,6 +213,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
                 hint = "the build is not finished; run the same `pileshard build` command again"
             raise DatasetError(f"{name}: not found ({hint})") from None
         return Manifest.from_bytes(data, name)
+
+
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+#: The end of every manifest.
+_SEAL = re.compile(rb'"manifest_sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 
 class _Head(msgspec.Struct):
