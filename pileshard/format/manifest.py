@@ -29,7 +29,17 @@ Path = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options that the shards' bytes depend on."""
+    """The options that the shards' bytes depend on.
+
+    Attributes:
+      seed: of the order of documents.
+      shard_bytes: target size of a shard, in bytes.
+      validation: share of the documents held out, 0 <= share < 1.
+      dedup: `exact` drops texts that occurred before; then keys are hashes of texts, else of identities.
+      special_tokens: what becomes of special tokens that a text holds literally.
+      text_key: dotted path of the text in a line's JSON object.
+      source_key: dotted path of the name of the source.
+    """
 
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
     shard_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -43,9 +53,21 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The account of one input: lines = accepted + blank + all of rejected.
 
-    `skipped` says why an input was left out whole (then its counts are 0); `duplicates` of the accepted were dropped
-    by exact deduplication. `identity_sum` is the sum of the accepted documents' identity hashes modulo 2^64.
-    `rejected_path` is the file that lists the rejected lines, None where there are none.
+    Attributes:
+      url: what opened it. Documents name it by its number in the list, from 0.
+      size: stored (compressed) bytes.
+      sha256: of the stored bytes; empty where it was left out.
+      lines: in it.
+      accepted: lines that became documents.
+      rejected: lines that did not, by reason.
+      blank: lines of white space alone.
+      duplicates: accepted documents that exact deduplication dropped.
+      tokens: of the accepted documents, with an end-of-document id each.
+      text_bytes: UTF-8 bytes of their texts.
+      identity_sum: sum of their identity hashes modulo 2^64.
+      rejected_path: the file below the root that lists the rejected lines, null where there are none.
+      rejected_sha256: of that file, where it was taken.
+      skipped: why the input was left out whole (then its counts are 0), else null.
     """
 
     url: str
@@ -65,7 +87,16 @@ class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Totals of one source and split."""
+    """Totals of one source and split.
+
+    Attributes:
+      name: of the source.
+      split: of it.
+      documents: in its shards.
+      tokens: in its shards, with end-of-document ids.
+      text_bytes: UTF-8 bytes of the documents' texts.
+      shards: how many it has.
+    """
 
     name: str
     split: Split
@@ -78,8 +109,24 @@ class SourceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One shard: documents of `source` and `split` with `key_first` <= key <= `key_last`, in key order.
 
-    `number` of `count` is its place in its source and split. `documents` counts documents, not their parts; `records`
-    counts parts. `identity_sum` is the sum of the documents' identity hashes modulo 2^64.
+    Attributes:
+      path: of the shard below the root.
+      source: of its documents.
+      split: of its documents.
+      number: its place among the shards of its source and split, from 0.
+      count: how many those are.
+      size: bytes of the shard.
+      sha256: of the shard.
+      index_path: of its index below the root.
+      index_size: bytes of the index.
+      index_sha256: of the index.
+      records: in it; each part of a long document is one.
+      documents: in it; the parts of one count once.
+      tokens: in it, with end-of-document ids.
+      text_bytes: UTF-8 bytes of its documents' texts.
+      key_first: the lowest key that would belong to it.
+      key_last: the highest key that would belong to it.
+      identity_sum: sum of its documents' identity hashes modulo 2^64.
     """
 
     path: Path
@@ -105,9 +152,23 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """A dataset.
 
     Attributes:
+      format: names this kind of file.
+      format_version: of records, indexes and this file; a reader refuses a newer one.
+      writer: program and release that wrote it.
       dataset_id: names the content: a hash of the format, the tokenizer and every shard's and index's sha256.
       dtype: of a token on disk, little-endian.
       vocab_size: highest token id + 1.
+      eod_id: the id that closes every document.
+      eod_token: its string.
+      tokenizer_path: of the tokenizer below the root.
+      tokenizer_sha256: of that file.
+      options: that the shards' bytes depend on.
+      documents: in all shards.
+      tokens: in all shards, with end-of-document ids.
+      text_bytes: UTF-8 bytes of all documents' texts.
+      inputs: in the order of their numbers.
+      sources: sorted by name and split.
+      shards: sorted by source, split and number.
       duplicates_identity_sum: sum of the identity hashes of documents that deduplication dropped.
       build: how the build went (times, workers, engines); the shards do not depend on it.
       manifest_sha256: of this file with this field, the last one, empty.
