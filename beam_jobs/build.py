@@ -133,7 +133,7 @@ class _Driver:
         accounts = finish.input_accounts(self.job, receipts)
         finish.check_rejected(accounts, self.options.max_rejected, self.storage)
         if not any(entry.accepted for entry in accounts):
-            raise BuildError(f"no document was accepted from {len(accounts)} inputs, so there is nothing to build")
+            _log.warning("no document was accepted from %d inputs: the dataset is empty", len(accounts))
         receipts = [receipt for receipt in receipts if accounts[receipt.item.input].skipped is None]
         with self._stage("plan"):
             groups = plan_groups(receipts, self.job.temp_storage(), self.tokenizer.dtype.itemsize)

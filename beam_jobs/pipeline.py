@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
+import shlex
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ import msgspec
 
 from beam_jobs.items import run_item
 from beam_jobs.job import Item, Job
+from beam_jobs.local_worker import DRIVER_PID
 from pileshard.errors import MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 if importlib.util.find_spec("apache_beam") is None:
     raise MissingExtraError("apache-beam", "beam", "pileshard build")
 
-import apache_beam as beam
+_disabled = logging.root.manager.disable
+logging.disable(logging.WARNING)  # Beam warns at import of cloud clients that nobody asked for
+import apache_beam as beam  # noqa: E402
+
+logging.disable(_disabled)
 
 
 class ItemFn(beam.DoFn):
@@ -45,24 +53,36 @@ class ItemFn(beam.DoFn):
         return [item.name]
 
 
-def runner_options(beam_args: Sequence[str], workers: int) -> PipelineOptions:
-    """Beam's options: the user's, or Beam's local runner with so many processes where they name no runner.
+def runner_and_options(beam_args: Sequence[str], workers: int) -> tuple[Any, PipelineOptions]:
+    """The user's runner by its name in Beam's options, or Beam's local one where they name none.
 
     Raises:
-      OptionError: Beam refuses them.
+      OptionError: Beam refuses the options.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     args = list(beam_args)
-    if not any(arg == "--runner" or arg.startswith("--runner=") for arg in args):
-        # Named in full: `DirectRunner` would first try to fetch another runner over the network.
-        args.append("--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner")
-        if workers > 1:
-            args += [f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing"]
+    if any(arg == "--runner" or arg.startswith("--runner=") for arg in args):
+        runner = None
+    else:
+        runner = _local_runner(workers)
+        args.append(f"--direct_num_workers={workers}")
     try:
-        return PipelineOptions(args)
+        return runner, PipelineOptions(args)
     except SystemExit:
         raise OptionError(f"Apache Beam refuses the options {' '.join(beam_args)}") from None
+
+
+def _local_runner(workers: int) -> Any:
+    """Beam's FnApiRunner, named because `DirectRunner` would first try to fetch another one over the network."""
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
+
+    if workers == 1:
+        return FnApiRunner()
+    os.environ[DRIVER_PID] = str(os.getpid())
+    command = f"exec {shlex.quote(sys.executable)} -m beam_jobs.local_worker"
+    return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command_string=command))
 
 
 def run_items(
@@ -72,9 +92,9 @@ def run_items(
     if not items:
         return
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    options = runner_options(beam_args, min(workers, len(items)))
+    runner, options = runner_and_options(beam_args, min(workers, len(items)))
     elements: list[Any] = [msgspec.json.encode(item) for item in items]
-    with beam.Pipeline(options=options) as pipeline:
+    with beam.Pipeline(runner=runner, options=options) as pipeline:
         (
             pipeline
             | "Items" >> beam.Create(elements, reshuffle=False)
