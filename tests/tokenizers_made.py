@@ -11,11 +11,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 EOD = "<|endoftext|>"
 
-_WORDS = (
+_TEXT = (
     "the of and to in a is that for it was on with as be by this at from or an not are but have had one which you we "
     "their said there been if more when will would who so no he she they his her its it's don't we'll you've I'm he'd "
     "hello world text token shard 1 2 3 10 100 1999 2024 é ü ß 中文 文本 日本 привет . , ! ? ( ) == -- \n \n\n    "
-).split(" ")
+)
 
 
 @cache
@@ -29,8 +29,7 @@ def tiny_gpt2_json(vocab_size: int = 400, special: tuple[str, ...] = (EOD,)) -> 
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    text = [" ".join(_WORDS[i:] + _WORDS[:i]) for i in range(len(_WORDS))]
-    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.train_from_iterator([_TEXT] * 4, trainer)
     tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
     return tokenizer.to_str().encode()
 

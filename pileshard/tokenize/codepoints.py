@@ -1,19 +1,15 @@
-"""Which code points the two engines are proved equal on: proved block by block, when a text first needs it."""
+"""Which code points the two engines are proved equal on: each is proved when a text first holds it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from pileshard.tokenize.fragments import decomposed, fragments, unassigned
 
 PROVED, UNKNOWN, DIVERGENT = 0, 1, 2
-#: Code points proved together.
-BLOCK = 128
-
 _ASCII = bytes(range(128))
-_SURROGATE_BLOCKS = range(0xD800 // BLOCK, 0xE000 // BLOCK)
 # Code points looked up at once: the index array stays in the processor's cache.
 _LOOKUP = 1 << 15
 
@@ -29,17 +25,14 @@ class CodePoints:
 
     Args:
       agree: compares the engines.
-      forms: the Unicode normalization forms that the tokenizer applies.
+      normalizes: whether the tokenizer applies NFC.
     """
 
-    def __init__(self, agree: Agree, forms: Collection[str]) -> None:
+    def __init__(self, agree: Agree, normalizes: bool) -> None:
         self._agree = agree
-        self._normalizes = bool(forms)
-        self._compatibility = any("K" in form for form in forms)
-        self._tested = np.zeros(0x110000 // BLOCK, bool)
+        self._normalizes = normalizes
         self._table = np.full(0x110000, UNKNOWN, np.uint8)
         self._table[:128] = PROVED
-        self._tested[0] = True
 
     @property
     def divergent(self) -> np.ndarray:
@@ -61,46 +54,34 @@ class CodePoints:
         worst = PROVED
         for points in _code_points(text):
             verdicts = self._table.take(points)
-            if (most := int(verdicts.max())) == PROVED:
+            if verdicts.max() == PROVED:
                 continue
-            if (verdicts == UNKNOWN).any():
-                self._prove(np.unique(points[verdicts == UNKNOWN] // BLOCK).tolist())
-                most = int(self._table.take(points).max())
-            worst = max(worst, most)
+            unknown = points[verdicts == UNKNOWN]
+            if len(unknown):
+                self._prove([chr(point) for point in np.unique(unknown).tolist()])
+                verdicts = self._table.take(points)
+            worst = max(worst, int(verdicts.max()))
         return worst
 
-    def _prove(self, blocks: Iterable[int]) -> None:
-        """Give every code point of some blocks its verdict."""
-        for block in blocks:
-            self._test(block)
-            chars = [chr(point) for point in range(block * BLOCK, (block + 1) * BLOCK)]
-            verdicts = self._table[block * BLOCK : (block + 1) * BLOCK]
-            if self._normalizes:
-                # A character is no better than what normalization makes of it.
-                parts = [decomposed(char, self._compatibility) for char in chars]
-                for member in {ord(part) // BLOCK for some in parts for part in some}:
-                    self._test(member)
-                for i, some in enumerate(parts):
-                    if any(self._table[ord(part)] == DIVERGENT for part in some):
-                        verdicts[i] = DIVERGENT
-            verdicts[verdicts == UNKNOWN] = PROVED
+    def _prove(self, chars: Iterable[str]) -> None:
+        """Give every one of some characters its verdict."""
+        chars = list(chars)
+        if not self._normalizes:
+            self._test(chars)
+            return
+        parts = {char: decomposed(char) for char in chars}
+        # What a decomposition holds decomposes no further; a character is no better than what it decomposes to.
+        self._test(sorted(part for some in parts.values() for part in some if self._table[ord(part)] == UNKNOWN))
+        tainted = [c for c in chars if unassigned(c) or any(self._table[ord(p)] == DIVERGENT for p in parts[c])]
+        self._table[[ord(char) for char in tainted]] = DIVERGENT
+        self._test([char for char in chars if self._table[ord(char)] == UNKNOWN])
 
-    def _test(self, block: int) -> None:
-        """Mark the code points of a block on which the engines differ, once; the others stay unknown."""
-        if self._tested[block] or block in _SURROGATE_BLOCKS:
+    def _test(self, chars: list[str]) -> None:
+        """Give each character the verdict of its own fragments."""
+        if not chars:
             return
-        self._tested[block] = True
-        chars = [chr(point) for point in range(block * BLOCK, (block + 1) * BLOCK)]
-        if self._normalizes:
-            for char in filter(unassigned, chars):
-                self._table[ord(char)] = DIVERGENT
-            chars = [char for char in chars if not unassigned(char)]
-        texts = [fragments(char, self._normalizes) for char in chars]
-        if self._agree(["".join(texts)]) == [True]:
-            return
-        for char, same in zip(chars, self._agree(texts), strict=True):
-            if not same:
-                self._table[ord(char)] = DIVERGENT
+        for char, same in zip(chars, self._agree([fragments(c, self._normalizes) for c in chars]), strict=True):
+            self._table[ord(char)] = PROVED if same else DIVERGENT
 
 
 def _code_points(text: bytes) -> Iterable[np.ndarray]:

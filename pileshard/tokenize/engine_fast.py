@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pileshard.errors import MissingExtraError, TokenizerError
-from pileshard.tokenize.definition import UNICODE_FORMS, Definition
+from pileshard.tokenize.definition import Definition
 from pileshard.tokenize.engine_reference import ReferenceEngine
 from pileshard.tokenize.memory import resident_bytes
 from pileshard.tokenize.panics import engine_errors
@@ -25,7 +25,7 @@ def unsupported(definition: Definition, reference: ReferenceEngine) -> str | Non
     """Why the fast engine must not be used for a tokenizer, or None.
 
     Refused is every construct for which equality is not covered by the proof of code points: anything but a byte-level
-    BPE, normalizers other than the Unicode forms, and added tokens that look at their surroundings or shadow others.
+    BPE, normalizers other than NFC, and added tokens that look at their surroundings or shadow others.
     """
     model = definition.model
     if model.get("type") != "BPE" or not any(s.get("type") == "ByteLevel" for s in definition.pre_tokenizers):
@@ -35,8 +35,8 @@ def unsupported(definition: Definition, reference: ReferenceEngine) -> str | Non
     if missing := sum(char not in model.get("vocab", {}) for char in utf8_bytes()):
         return f"the vocabulary lacks {missing} of the bytes that UTF-8 uses"
     for step in definition.normalizers:
-        if step.get("type") not in UNICODE_FORMS:
-            return f"the normalizer {step.get('type')} is not a Unicode normalization form"
+        if step.get("type") != "NFC":
+            return f"the normalizer {step.get('type')} is not covered by the proof of code points"
     for token in definition.active:
         if token.absorbs:
             return f"the added token {token.content!r} uses lstrip, rstrip or single_word"

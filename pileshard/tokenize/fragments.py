@@ -36,9 +36,9 @@ def normal_forms(char: str) -> str:
     return "".join(parts)
 
 
-def decomposed(char: str, compatibility: bool) -> set[str]:
-    """The other characters that the canonical or, on demand, the compatibility decomposition makes of `char`."""
-    return set(unicodedata.normalize("NFKD" if compatibility else "NFD", char)) - {char}
+def decomposed(char: str) -> set[str]:
+    """The other characters that the canonical decomposition makes of `char`."""
+    return set(unicodedata.normalize("NFD", char)) - {char}
 
 
 def unassigned(char: str) -> bool:

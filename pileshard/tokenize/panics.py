@@ -21,8 +21,13 @@ def engine_errors(doing: str, error: type[TokenizerError] = TokenizerError) -> I
     except (TokenizerError, MemoryError):
         raise
     except Exception as cause:
-        raise error(f"{doing}: {cause}") from cause
+        raise error(f"{doing}: {_first_line(cause)}") from cause
     except BaseException as cause:
         if type(cause).__module__ != "pyo3_runtime":
             raise
-        raise error(f"{doing}: the engine panicked: {cause}") from None
+        raise error(f"{doing}: the engine panicked: {_first_line(cause)}") from None
+
+
+def _first_line(cause: BaseException) -> str:
+    """What a person can use: the lines after the first name places in the engine's source."""
+    return (str(cause).splitlines() or [type(cause).__name__])[0]

@@ -58,7 +58,7 @@ class Tokenizer:
         self._special = SpecialScanner(token.content for token in definition.added if token.special)
         if fast is not None:
             self._sampler = Sampler(fast, reference, self._rule)
-            self._points = CodePoints(self._agree, [step["type"] for step in definition.normalizers])
+            self._points = CodePoints(self._agree, bool(definition.normalizers))
 
     def encode_batch(self, texts: list[bytes], ordinals: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Encode documents; no end-of-document id is added.
