@@ -16,6 +16,7 @@ from beam_jobs.job import (
     PROGRESS,
     RECEIPTS,
     REJECTED_PARTS,
+    STAGE,
     Job,
     MergeReceipt,
     TokenizeReceipt,
@@ -206,6 +207,7 @@ def clean(job: Job, keep_runs: bool) -> None:
         for directory in (RECEIPTS, GROUPS):
             storage.remove_tree(directory)
         storage.remove(JOB_TOKENIZER)
+        storage.remove(STAGE)
         temp.remove_tree(f"_build/runs-{job.fingerprint}")
     if temp.url != storage.url:
         temp.remove_tree(TEMP_DIR)

@@ -1,4 +1,4 @@
-"""What the driver shows while a stage runs: share done, rate, time left."""
+"""What the driver shows while a stage runs: share done, rate, time left. And what `pileshard status` tells of it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from tqdm import tqdm
 
-from beam_jobs.job import RECEIPTS, Item, MergeItem, receipt_path
-from beam_jobs.progress import read_beats
+from beam_jobs.job import JOB, STAGE, Item, JobRecord, MergeItem, receipt_path, write_json
+from beam_jobs.progress import Progress, Stage, StageItem, stage_progress
+from pileshard.errors import BuildError
+from pileshard.format.manifest import Manifest
+from pileshard.format.paths import MANIFEST
 from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.build")
@@ -24,68 +28,56 @@ class Monitor:
 
     Args:
       storage: the dataset's root.
-      stage: its name.
+      name: of the stage.
       fingerprint: the job's.
       items: all items of the stage with the bytes that each one works through.
     """
 
-    def __init__(self, storage: Storage, stage: str, fingerprint: str, items: Sequence[tuple[Item, int]]) -> None:
+    def __init__(self, storage: Storage, name: str, fingerprint: str, items: Sequence[tuple[Item, int]]) -> None:
         self._storage = storage
-        self._stage = stage
-        self._items = {receipt_path(fingerprint, item): (item.name, size) for item, size in items}
-        self._total = sum(size for _, size in items)
+        self._stage = Stage(
+            name=name,
+            began=time.time(),
+            items=[StageItem(item.name, receipt_path(fingerprint, item), size) for item, size in items],
+        )
+        write_json(storage, STAGE, self._stage)
         self._live = sys.stderr.isatty()
         self._every = (0.5 if self._live else 5.0) if storage.is_local else 15.0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name=f"pileshard-{stage}", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name=f"pileshard-{name}", daemon=True)
         self._began = time.monotonic()
+        self._at_begin = 0
+        self._bar: Any = None
 
     def __enter__(self) -> Monitor:
-        self._bar: Any = tqdm(
-            total=self._total, unit="B", unit_scale=True, desc=self._stage, disable=not self._live, file=sys.stderr
+        progress = stage_progress(self._storage, self._stage)
+        self._at_begin = progress.done_bytes
+        self._bar = tqdm(
+            total=progress.total_bytes,
+            initial=progress.done_bytes,
+            unit="B",
+            unit_scale=True,
+            desc=self._stage.name,
+            disable=not self._live,
+            file=sys.stderr,
         )
-        self._at_begin = self._done()[0]
-        self._bar.update(self._at_begin)
         self._thread.start()
         return self
-
-    def _done(self) -> tuple[int, int, int, int]:
-        """Bytes done, items done, and documents and tokens of items in work."""
-        present = set(self._storage.files(RECEIPTS)) & self._items.keys()
-        done = sum(self._items[path][1] for path in present)
-        finished = {self._items[path][0] for path in present}
-        sizes = dict(self._items.values())
-        documents = tokens = 0
-        for beat in read_beats(self._storage):
-            if beat.item in sizes and beat.item not in finished:
-                done += min(int(beat.done_bytes), sizes[beat.item])
-                documents += beat.documents
-                tokens += beat.tokens
-        return done, len(finished), documents, tokens
 
     def _follow(self) -> None:
         last_line = time.monotonic()
         while not self._stop.wait(self._every):
             try:
-                done, finished, documents, tokens = self._done()
+                progress = stage_progress(self._storage, self._stage)
             except OSError:
                 continue  # a listing that failed once is no reason to stop a build
             if self._live:
-                self._bar.set_postfix_str(f"{finished}/{len(self._items)} items", refresh=False)
-                self._bar.update(max(0, done - self._bar.n))
+                self._bar.set_postfix_str(f"{progress.done_items}/{progress.items} items", refresh=False)
+                self._bar.update(max(0, progress.done_bytes - self._bar.n))
             elif time.monotonic() - last_line >= 10:
                 last_line = time.monotonic()
-                _log.info("%s", self._line(done, finished, documents, tokens))
-
-    def _line(self, done: int, finished: int, documents: int, tokens: int) -> str:
-        share = done / self._total if self._total else 1.0
-        seconds = time.monotonic() - self._began
-        rate = (done - self._at_begin) / seconds if seconds else 0.0
-        left = f", {(self._total - done) / rate:,.0f} s left" if rate > 0 else ""
-        return (
-            f"{self._stage}: {share:.0%}, {finished} of {len(self._items)} items, {rate / 1e6:,.1f} MB/s{left}; "
-            f"in work: {documents:,} documents, {tokens:,} tokens"
-        )
+                rate = (progress.done_bytes - self._at_begin) / (last_line - self._began)
+                _log.info("%s", progress_line(self._stage.name, progress, rate))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,11 +85,23 @@ class Monitor:
         self._stop.set()
         self._thread.join()
         if kind is None:
-            self._bar.update(max(0, self._total - self._bar.n))
+            self._bar.update(max(0, (self._bar.total or 0) - self._bar.n))
         self._bar.close()
         if kind is None:
             seconds = time.monotonic() - self._began
-            _log.info("%s: done, %d items in %.1f s", self._stage, len(self._items), seconds)
+            _log.info("%s: done, %d items in %.1f s", self._stage.name, len(self._stage.items), seconds)
+
+
+def progress_line(stage: str, progress: Progress, rate: float) -> str:
+    """One line: share, items, rate in bytes a second, time left, and what is in work."""
+    share = progress.done_bytes / progress.total_bytes if progress.total_bytes else 1.0
+    left = f", {(progress.total_bytes - progress.done_bytes) / rate:,.0f} s left" if rate > 0 else ""
+    documents = sum(beat.documents for beat in progress.beats)
+    tokens = sum(beat.tokens for beat in progress.beats)
+    return (
+        f"{stage}: {share:.0%}, {progress.done_items} of {progress.items} items, {rate / 1e6:,.1f} MB/s{left}; "
+        f"in work: {documents:,} documents, {tokens:,} tokens"
+    )
 
 
 def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
@@ -105,3 +109,35 @@ def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
     if isinstance(item, MergeItem):
         return weights[item.group] // item.count
     return input_sizes[item.input] // item.parts
+
+
+def status_lines(storage: Storage) -> list[str]:
+    """How far a build is, told from the files of its output alone.
+
+    Raises:
+      BuildError: there is no build.
+    """
+    if storage.exists(MANIFEST):
+        manifest = Manifest.read(storage)
+        return [
+            f"complete: {manifest.documents:,} documents, {manifest.tokens:,} tokens, {len(manifest.shards):,} shards"
+        ]
+    try:
+        record = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+    except FileNotFoundError:
+        raise BuildError(f"{storage.url}: holds no build") from None
+    size = sum(entry.size for entry in record.inputs)
+    lines = [f"unfinished: {len(record.inputs):,} inputs, {size:,} bytes"]
+    try:
+        stage = msgspec.json.decode(storage.read_bytes(STAGE), type=Stage)
+    except FileNotFoundError:
+        return [*lines, "no stage has begun"]
+    progress = stage_progress(storage, stage)
+    now = time.time()
+    rate = progress.done_bytes / max(now - stage.began, 1e-9)
+    lines.append(progress_line(stage.name, progress, rate))
+    for beat in sorted(progress.beats, key=lambda beat: beat.time):
+        lines.append(f"  {beat.item} on {beat.host} ({beat.pid}): last heard of {now - beat.time:,.0f} s ago")
+    if not progress.beats:
+        lines.append("  no item is in work; if no driver runs, the same `pileshard build` command continues it")
+    return lines

@@ -10,11 +10,12 @@ import contextlib
 import os
 import socket
 import time
+from dataclasses import dataclass
 from types import TracebackType
 
 import msgspec
 
-from beam_jobs.job import PROGRESS
+from beam_jobs.job import PROGRESS, RECEIPTS
 from pileshard.format.storage import Storage
 
 _EVERY_LOCAL = 1.0
@@ -88,6 +89,56 @@ class Heartbeat:
     ) -> None:
         with contextlib.suppress(OSError):
             self._storage.remove(self._path)
+
+
+class StageItem(msgspec.Struct, frozen=True, array_like=True):
+    """An item of a stage: its name, where its receipt will lie, and the bytes that it works through."""
+
+    name: str
+    receipt: str
+    size: int
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """`_build/stage.json`: the stage that a build is in, for whoever looks at it from outside."""
+
+    name: str
+    began: float
+    items: list[StageItem]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is.
+
+    Attributes:
+      total_bytes: of all its items.
+      done_bytes: of those done, and of those in work as far as they are.
+      items: how many there are.
+      done_items: how many are done.
+      beats: of the items in work.
+    """
+
+    total_bytes: int
+    done_bytes: int
+    items: int
+    done_items: int
+    beats: list[Beat]
+
+
+def stage_progress(storage: Storage, stage: Stage) -> Progress:
+    """Reads receipts and heartbeats of a stage."""
+    present = set(storage.files(RECEIPTS))
+    done = [item for item in stage.items if item.receipt in present]
+    waiting = {item.name: item.size for item in stage.items if item.receipt not in present}
+    beats = [beat for beat in read_beats(storage) if beat.item in waiting]
+    return Progress(
+        total_bytes=sum(item.size for item in stage.items),
+        done_bytes=sum(item.size for item in done) + sum(min(int(b.done_bytes), waiting[b.item]) for b in beats),
+        items=len(stage.items),
+        done_items=len(done),
+        beats=beats,
+    )
 
 
 def read_beats(storage: Storage) -> list[Beat]:

@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_build(commands)
     _add_verify(commands)
+    _add_status(commands)
     return parser
 
 
@@ -190,3 +191,18 @@ def _verify(args: argparse.Namespace, _: list[str]) -> int:
     if args.json != "-":
         print(report.text())
     return 0 if report.sound else 1
+
+
+def _add_status(commands: Any) -> None:
+    command = commands.add_parser("status", help="how far a build is, from any machine that sees the output")
+    command.add_argument("url", metavar="URL", help="output of the build")
+    _storage_options(command)
+    command.set_defaults(run=_status)
+
+
+def _status(args: argparse.Namespace, _: list[str]) -> int:
+    from beam_jobs.monitor import status_lines
+    from pileshard.format.storage import Storage
+
+    print("\n".join(status_lines(Storage(args.url, _parse_storage_options(args.storage_option)))))
+    return 0
