@@ -16,6 +16,8 @@ FIRST_BYTES = 128 << 10
 #: One document in so many is compared after that, at most this much of it.
 SAMPLE_ONE_IN = 2048
 SAMPLE_BYTES = 16 << 10
+# What a tiny document counts for among the first ones.
+_LEAST_BYTES = 64
 # A window of a text with no safe cut near is the whole text up to this size.
 _WHOLE_BYTES = 1 << 20
 
@@ -121,7 +123,7 @@ class Sampler:
             if self._first <= 0:
                 break
             chosen.add(i)
-            self._first -= max(1, min(len(text), SAMPLE_BYTES))
+            self._first -= max(_LEAST_BYTES, min(len(text), SAMPLE_BYTES))
         return sorted(chosen)
 
     def _window(self, text: bytes, ordinal: int) -> bytes:
