@@ -19,7 +19,7 @@ def escape(name: str) -> str:
     """A name as one component of a path.
 
     ASCII letters, digits, `_`, `-` and inner dots stay; every other byte of its UTF-8 becomes `~XX`. Long names are
-    cut and closed with a part of their hash. Different names give different components.
+    cut and closed with a part of their hash; an empty one becomes `~`. Different names give different components.
 
         >>> escape("Gutenberg (PG-19)"), escape("../../etc/passwd")
         ('Gutenberg~20~28PG-19~29', '~2E.~2F..~2Fetc~2Fpasswd')
@@ -31,7 +31,7 @@ def escape(name: str) -> str:
     )
     if len(out) > _LONGEST:
         out = f"{out[:80]}~~{hashlib.sha256(raw).hexdigest()[:16]}"
-    return out
+    return out or "~"
 
 
 def shard_path(source: str, split: str, number: int, count: int) -> str:
@@ -45,9 +45,8 @@ def index_path(shard: str) -> str:
 
 
 def rejected_names(urls: list[str]) -> list[str]:
-    """Path of each input's file of rejected lines: its base name, with its number before it where two share one."""
+    """Path of each input's file of rejected lines: its base name, all with their numbers before where two share one."""
     bases = [escape(url.rstrip("/").rsplit("/", 1)[-1]) for url in urls]
-    return [
-        f"{REJECTED}/{base}.jsonl" if bases.count(base) == 1 else f"{REJECTED}/{number:05d}-{base}.jsonl"
-        for number, base in enumerate(bases)
-    ]
+    if len(set(bases)) == len(bases):
+        return [f"{REJECTED}/{base}.jsonl" for base in bases]
+    return [f"{REJECTED}/{number:05d}-{base}.jsonl" for number, base in enumerate(bases)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import uuid
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 #: An object of these appears when its upload completes; a rename there is a copy.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "memory"}
@@ -147,6 +149,11 @@ class Storage:
         upload that completes at the end. When the block raises, nothing appears. Replaces a file of that name.
         """
         target = self.path(relative)
+        if isinstance(self.fs, MemoryFileSystem):  # its open files are seen as they are written
+            buffer = io.BytesIO()
+            yield buffer
+            self.fs.pipe_file(target, buffer.getvalue())
+            return
         if not self._renames:
             file = self.fs.open(target, "wb")
             try:
