@@ -1,0 +1,62 @@
+"""The JSON Schemas: in step with the structs, and true of real files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pileshard.format.schema import SCHEMAS, text
+from tests.built import run_build, write_input
+from tests.data.golden.make_golden import DATASET
+
+FOLDER = Path(__file__).resolve().parents[2] / "schemas"
+
+
+def _validator(name: str) -> jsonschema.Draft202012Validator:
+    made = json.loads((FOLDER / f"{name}.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(made)
+    return jsonschema.Draft202012Validator(made)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_file_is_what_the_structs_give(name: str) -> None:
+    command = "python -m pileshard.format.schema schemas/"
+    assert (FOLDER / f"{name}.schema.json").read_text() == text(name), f"run {command}"
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_property_of_a_described_struct_is_described(name: str) -> None:
+    made = json.loads((FOLDER / f"{name}.schema.json").read_text())
+    for struct in [made, *made.get("$defs", {}).values()]:
+        described = ["description" in entry for entry in struct.get("properties", {}).values()]
+        assert all(described) or not any(described), struct["title"]
+
+
+def test_golden_manifest_fits_its_schema() -> None:
+    _validator("manifest").validate(json.loads((DATASET / "manifest.json").read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("documents", -1), ("dtype", "int16"), ("tokenizer_sha256", "no hash"), ("surprise", 1), ("inputs", None)],
+)
+def test_schema_refuses_what_the_reader_refuses(field: str, value: Any) -> None:
+    manifest = {**json.loads((DATASET / "manifest.json").read_bytes()), field: value}
+    assert not _validator("manifest").is_valid(manifest)
+
+
+def test_files_of_a_built_dataset_fit_their_schemas(tmp_path: Path) -> None:
+    lines = [{"text": "accepted"}, "", {"text": 7}, b"\xff", b"{broken", {"no": "text"}, {"text": ""}, b"x" * 300]
+    run_build(tmp_path / "out", [write_input(tmp_path / "a.jsonl.zst", lines)])
+    out = tmp_path / "out"
+    _validator("manifest").validate(json.loads((out / "manifest.json").read_bytes()))
+    _validator("job").validate(json.loads((out / "_build/job.json").read_bytes()))
+    (rejected,) = (out / "rejected").iterdir()
+    entries = [json.loads(line) for line in rejected.read_bytes().splitlines()]
+    assert len(entries) == 6
+    for entry in entries:
+        _validator("rejected-line").validate(entry)
