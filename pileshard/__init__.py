@@ -1,5 +1,70 @@
-"""pileshard: terabytes of text to the tensors of a training step, exactly."""
+"""pileshard: terabytes of text to the tensors of a training step, exactly.
 
+    dataset(rank, seed, path=...)          a seeded, rank-aware tf.data.Dataset of (inputs, labels)
+    numpy_dataset(rank, seed, path=...)    the same batches as numpy arrays
+    open(path)                             a Corpus: manifest, sources, tokens, and plan(seed, ...), the order itself
+
+Nothing heavy is imported before it is used; only `dataset` needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pileshard.errors import (
+    BuildError,
+    DatasetError,
+    InputError,
+    MissingExtraError,
+    OptionError,
+    PileshardError,
+    TokenizerError,
+)
 from pileshard.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from pileshard.corpus import Corpus
+    from pileshard.corpus import open_corpus as open
+    from pileshard.order.topology import Topology
+    from pileshard.readers.numpy_reader import numpy_dataset
+    from pileshard.readers.tf_reader import dataset
+
+# Public name: the module and the name it has there.
+_LAZY = {
+    "Corpus": ("pileshard.corpus", "Corpus"),
+    "Topology": ("pileshard.order.topology", "Topology"),
+    "dataset": ("pileshard.readers.tf_reader", "dataset"),
+    "numpy_dataset": ("pileshard.readers.numpy_reader", "numpy_dataset"),
+    "open": ("pileshard.corpus", "open_corpus"),
+}
+
+__all__ = [
+    "BuildError",
+    "Corpus",
+    "DatasetError",
+    "InputError",
+    "MissingExtraError",
+    "OptionError",
+    "PileshardError",
+    "TokenizerError",
+    "Topology",
+    "__version__",
+    "dataset",
+    "numpy_dataset",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

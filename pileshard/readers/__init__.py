@@ -1,1 +1,9 @@
-"""TODO."""
+"""Readers that execute the order of `pileshard.order`: numpy and `tf.data`, sample for sample the same.
+
+chunk          tokens [a, b) of a shard: one range read, framing dropped
+resident       a whole small split in memory
+rows           a rank's rows from a position on: chunks of a window side by side, read across
+blocks         rows as blocks of batches
+numpy_reader   blocks as an iterator of numpy batches
+tf_reader      blocks as a tf.data.Dataset
+"""

@@ -1,0 +1,229 @@
+"""A finished dataset: its manifest, its sources, and the orders in which it can be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pileshard.errors import DatasetError, OptionError
+from pileshard.format.manifest import Manifest, ShardEntry, SourceEntry
+from pileshard.format.record import parse_example
+from pileshard.format.storage import Storage
+from pileshard.order.plan import DEFAULT_SLOTS, Plan
+from pileshard.readers.chunk import ShardReader, remedy
+
+#: Environment variable that names the dataset where no path is given.
+PATH_VARIABLE = "PILESHARD_DATA"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of a row that one record gives.
+
+    Attributes:
+      input: number of the document's input in the manifest.
+      url: of that input.
+      line: the document's line in it, from 1.
+      part: the record's number among those of its document, from 0.
+      record: number of the record in the shard.
+      row_tokens: [begin, end) in the row.
+      record_tokens: [begin, end) in the record's tokens.
+    """
+
+    input: int
+    url: str
+    line: int
+    part: int
+    record: int
+    row_tokens: tuple[int, int]
+    record_tokens: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where the row of a position comes from.
+
+    Attributes:
+      position: in the global order.
+      epoch: from 0.
+      source: whose tokens they are.
+      shard: path of the shard below the dataset's root.
+      tokens: [begin, end) of the row in the shard's tokens.
+      chunk: number of the chunk.
+      sample: number of the row in its chunk.
+      pieces: the records that the row crosses, in order.
+    """
+
+    position: int
+    epoch: int
+    source: str
+    shard: str
+    tokens: tuple[int, int]
+    chunk: int
+    sample: int
+    pieces: list[Piece]
+
+
+class Corpus:
+    """A dataset on disk.
+
+    Attributes:
+      storage: where it lies.
+      manifest: all that is known of it.
+    """
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self.storage = storage
+        self.manifest = manifest
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.storage.url!r}, {self.tokens:,} tokens)"
+
+    @property
+    def dataset_id(self) -> str:
+        """Names the content."""
+        return self.manifest.dataset_id
+
+    @property
+    def sources(self) -> list[SourceEntry]:
+        """Totals of each source and split."""
+        return self.manifest.sources
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all splits."""
+        return self.manifest.tokens
+
+    def shards(self, split: str) -> list[ShardEntry]:
+        """Shards of a split, in the manifest's order.
+
+        Raises:
+          OptionError: there are none.
+        """
+        found = [shard for shard in self.manifest.shards if shard.split == split]
+        if not found:
+            splits = sorted({shard.split for shard in self.manifest.shards})
+            raise OptionError(
+                f"{self.storage.url}: no split {split!r}; it has {', '.join(map(repr, splits)) or 'no shards at all'}"
+            )
+        return found
+
+    def plan(
+        self, seed: int = 0, *, seq_len: int = 2048, split: str = "train", slots: int = DEFAULT_SLOTS
+    ) -> CorpusPlan:
+        """The order of a split's samples.
+
+        Args:
+          seed: decides the permutations.
+          seq_len: tokens that a sample predicts.
+          split: `train` or `validation`.
+          slots: chunks read side by side; a multiple of every number of ranks ever expected reads best.
+
+        Raises:
+          OptionError: an option is out of range, or the split holds no sample of this length.
+        """
+        shards = self.shards(split)
+        tokens = np.fromiter((shard.tokens for shard in shards), dtype=np.int64, count=len(shards))
+        return CorpusPlan(self.dataset_id, tokens, seed, seq_len, slots, split, corpus=self, shards=shards)
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusPlan(Plan):
+    """A plan that knows its dataset, and so can say what stands where.
+
+    Attributes:
+      corpus: the dataset.
+      shards: the split's shards.
+    """
+
+    corpus: Corpus = field(kw_only=True)
+    shards: list[ShardEntry] = field(kw_only=True)
+
+    def reader(self) -> ShardReader:
+        """A new reader of the split's shards."""
+        return ShardReader(self.corpus.storage, self.shards, self.corpus.manifest.token_dtype)
+
+    def row(self, position: int) -> npt.NDArray[Any]:
+        """The tokens at a position: [seq_len + 1] of the dtype on disk."""
+        rows = self.rows(position)
+        out = np.empty(self.seq_len + 1, dtype=self.corpus.manifest.token_dtype)
+        reader = self.reader()
+        reader.read(int(rows.shard), int(rows.first_token), out)
+        reader.close()
+        return out
+
+    def locate(self, position: int) -> Location:
+        """Traces the row at a position back to shard, documents, inputs and lines.
+
+        Raises:
+          OptionError: the position is below 0.
+          DatasetError: the shard is damaged.
+        """
+        rows = self.rows(position)
+        number, begin = int(rows.shard), int(rows.first_token)
+        end = begin + self.seq_len + 1
+        reader = self.reader()
+        tokens = np.asarray(reader.index(number).tokens)
+        low = int(np.searchsorted(tokens, np.uint64(begin), side="right")) - 1
+        high = int(np.searchsorted(tokens, np.uint64(end), side="left"))
+        pieces = [self._piece(reader, number, record, begin, end) for record in range(low, high)]
+        reader.close()
+        entry = self.shards[number]
+        return Location(
+            position=int(position),
+            epoch=int(position) // self.samples_per_epoch,
+            source=entry.source,
+            shard=entry.path,
+            tokens=(begin, end),
+            chunk=int(rows.chunk),
+            sample=int(rows.sample),
+            pieces=pieces,
+        )
+
+    def _piece(self, reader: ShardReader, shard: int, record: int, begin: int, end: int) -> Piece:
+        tokens = reader.index(shard).tokens
+        first, last = int(tokens[record]), int(tokens[record + 1])
+        head = reader.record_head(shard, record)
+        try:
+            # The head alone, closed with tokens that are not there: only their number counts.
+            example = parse_example(head + bytes((last - first) * reader.dtype.itemsize))
+            url = self.corpus.manifest.inputs[example.input].url
+        except (ValueError, IndexError) as error:
+            storage, entry = self.corpus.storage, self.shards[shard]
+            raise DatasetError(
+                f"{storage.url_of(entry.path)}: damaged: record {record:,} is not readable ({error}); {remedy(storage)}"
+            ) from None
+        low, high = max(first, begin), min(last, end)
+        return Piece(
+            input=example.input,
+            url=url,
+            line=example.line,
+            part=example.part,
+            record=record,
+            row_tokens=(low - begin, high - begin),
+            record_tokens=(low - first, high - first),
+        )
+
+
+def open_corpus(path: str | os.PathLike[str] | None = None, storage_options: Mapping[str, Any] | None = None) -> Corpus:
+    """Opens a dataset. Reads its manifest and nothing else.
+
+    Args:
+      path: directory or any fsspec URL; None: what the environment variable PILESHARD_DATA names.
+      storage_options: for fsspec.
+
+    Raises:
+      OptionError: no path is given or named.
+      DatasetError: there is no finished dataset.
+    """
+    if path is None:
+        path = os.environ.get(PATH_VARIABLE)
+        if not path:
+            raise OptionError(f"which dataset? Give path=, or set the environment variable {PATH_VARIABLE}")
+    storage = Storage(os.fspath(path), dict(storage_options or {}))
+    return Corpus(storage, Manifest.read(storage))

@@ -1,0 +1,172 @@
+"""The order as numpy batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pileshard.corpus import CorpusPlan, open_corpus
+from pileshard.order.plan import DEFAULT_SLOTS
+from pileshard.order.schedule import Schedule, global_batch
+from pileshard.order.topology import resolve
+from pileshard.readers.blocks import blocks
+from pileshard.readers.rows import RowReader
+
+I32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is read, by whom and in which steps: what all readers make of their arguments."""
+
+    plan: CorpusPlan
+    schedule: Schedule
+
+    def blocks(self) -> Iterator[npt.NDArray[Any]]:
+        """All batches from the start on, a block at a time: [batches, rows, seq_len + 1], dtype as on disk."""
+        schedule, reader = self.schedule, self.plan.reader()
+        rows = RowReader(self.plan, reader, rank=schedule.rank, world_size=schedule.size, start=schedule.start)
+        return blocks(rows, schedule, reader.dtype)
+
+
+def reading(
+    rank: int | None,
+    seed: int,
+    *,
+    path: str | os.PathLike[str] | None,
+    world_size: int | None,
+    seq_len: int,
+    batch_size: int | None,
+    global_batch_size: int | None,
+    split: str,
+    start: int | Mapping[str, Any],
+    epochs: int | None,
+    slots: int,
+    drop_remainder: bool,
+    storage_options: Mapping[str, Any] | None,
+) -> Reading:
+    """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
+    ranks = resolve(rank, world_size)
+    batch = global_batch(batch_size, global_batch_size, ranks.size)
+    plan = open_corpus(path, storage_options).plan(seed, seq_len=seq_len, split=split, slots=slots)
+    schedule = plan.schedule(
+        batch,
+        rank=ranks.rank,
+        world_size=ranks.size,
+        start=start,
+        epochs=epochs,
+        drop_remainder=drop_remainder,
+    )
+    return Reading(plan, schedule)
+
+
+class NumpyBatches(Iterator[tuple[I32, I32]]):
+    """Batches of (inputs, labels), each int32 [batch, seq_len] and the caller's own. Can be run through once.
+
+    Attributes:
+      plan: the order.
+      schedule: the steps.
+      step: number of batches taken.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self.plan = reading.plan
+        self.schedule = reading.schedule
+        self.step = 0
+        self._blocks = reading.blocks()
+        self._block: npt.NDArray[Any] | None = None
+        self._at = 0
+
+    def __iter__(self) -> NumpyBatches:
+        return self
+
+    def __next__(self) -> tuple[I32, I32]:
+        if self._block is None or self._at == len(self._block):
+            self._block, self._at = None, 0
+            self._block = next(self._blocks)
+        batch = self._block[self._at]
+        self._at += 1
+        self.step += 1
+        return batch[:, :-1].astype(np.int32), batch[:, 1:].astype(np.int32)
+
+    @property
+    def position(self) -> int:
+        """Position of the next batch, the same on every rank: start here to go on."""
+        return self.schedule.position(self.step)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps after the batches taken so far; `start=` takes it."""
+        return self.plan.state(self.position)
+
+    def close(self) -> None:
+        """Ends the reading and closes its files; dropping the last reference does so too."""
+        self._blocks.close()  # type: ignore[attr-defined]
+        self._block = None
+
+
+def numpy_dataset(
+    rank: int | None = None,
+    seed: int = 0,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    world_size: int | None = None,
+    seq_len: int = 2048,
+    batch_size: int | None = None,
+    global_batch_size: int | None = None,
+    split: str = "train",
+    start: int | Mapping[str, Any] = 0,
+    epochs: int | None = 1,
+    slots: int = DEFAULT_SLOTS,
+    drop_remainder: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+) -> NumpyBatches:
+    """Batches of a dataset for one data-parallel rank, as numpy arrays.
+
+        >>> for inputs, labels in numpy_dataset(rank=0, seed=1, path="/data/pile", world_size=8):  # doctest: +SKIP
+        ...     ...
+
+    Args:
+      rank: data-parallel rank; None: as the launcher's environment tells, else 0.
+      seed: decides the order.
+      path: the dataset, a directory or fsspec URL; None: what PILESHARD_DATA names.
+      world_size: number of data-parallel ranks; None: as the launcher's environment tells, else 1.
+      seq_len: tokens of a row of inputs and of labels; labels are the inputs one token on.
+      batch_size: rows of a batch on this rank; 8 if neither size is given.
+      global_batch_size: rows of a step over all ranks, instead of batch_size; a multiple of world_size.
+      split: `train` or `validation`.
+      start: position of the first batch in the global order, or a saved state; the same on every rank.
+      epochs: where to stop, counted from position 0; None: never.
+      slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best.
+      drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
+        the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
+      storage_options: for fsspec.
+
+    Returns:
+      An iterator of (inputs, labels), each int32 [batch, seq_len], with `position` and `state()`.
+
+    Raises:
+      OptionError: an argument is out of range, or contradicts another or the launcher.
+      DatasetError: there is no finished dataset, it is damaged, or the saved state is another's.
+    """
+    return NumpyBatches(
+        reading(
+            rank,
+            seed,
+            path=path,
+            world_size=world_size,
+            seq_len=seq_len,
+            batch_size=batch_size,
+            global_batch_size=global_batch_size,
+            split=split,
+            start=start,
+            epochs=epochs,
+            slots=slots,
+            drop_remainder=drop_remainder,
+            storage_options=storage_options,
+        )
+    )
