@@ -76,7 +76,8 @@ def read_batches(
         after = ends[-1] + FOOTER_BYTES if ends else 0
         if complaint is not None:
             fault(FaultKind.FRAMING, f"{complaint}; the records after it are not read", base + after)
-        view[: held - after] = bytes(view[after:held])
+        if after:
+            view[: held - after] = bytes(view[after:held])
         base += after
         held -= after
     if held and complaint is None:

@@ -1,0 +1,108 @@
+"""Framing: the same records however a file is read, in memory that no length can raise."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pileshard.audit import framing
+from pileshard.audit.report import FaultKind
+from pileshard.format.record import masked_crc
+from tests.audit.forge import framed
+
+LONGEST = 200
+
+
+def _walk(data: bytes, read_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[FaultKind, int]], bytes]:
+    records: list[tuple[int, bytes]] = []
+    faults: list[tuple[FaultKind, int]] = []
+    blocks: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "_READ_BYTES", read_bytes)
+        for batch in framing.read_batches(
+            io.BytesIO(data),
+            LONGEST,
+            lambda block: blocks.append(bytes(block)),
+            lambda kind, _, offset: faults.append((kind, offset)),
+        ):
+            for offset, start, end in zip(batch.offsets.tolist(), batch.starts, batch.ends, strict=True):
+                records.append((offset, batch.data[start:end].tobytes()))
+    return records, faults, b"".join(blocks)
+
+
+@given(st.lists(st.binary(max_size=LONGEST), max_size=12), st.integers(1, 2000))
+def test_records_come_out_however_the_file_is_read(payloads: list[bytes], read_bytes: int) -> None:
+    data = b"".join(framed(payload) for payload in payloads)
+    records, faults, seen = _walk(data, read_bytes)
+    assert [payload for _, payload in records] == payloads
+    assert [data[offset + 12 : offset + 12 + len(payload)] for offset, payload in records] == payloads
+    assert faults == []
+    assert seen == data
+
+
+@given(st.lists(st.binary(max_size=LONGEST), min_size=1, max_size=8), st.data())
+def test_damage_is_found_alike_however_the_file_is_read(payloads: list[bytes], draw: st.DataObject) -> None:
+    data = bytearray(b"".join(framed(payload) for payload in payloads))
+    data[draw.draw(st.integers(0, len(data) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    whole = _walk(bytes(data), 10_000)
+    assert len(whole[1]) == 1
+    assert _walk(bytes(data), draw.draw(st.integers(1, 300))) == whole
+
+
+@given(st.binary(max_size=500), st.integers(1, 100))
+def test_any_bytes_are_read_to_their_end(data: bytes, read_bytes: int) -> None:
+    records, faults, seen = _walk(data, read_bytes)
+    assert seen == data
+    assert records == [] or faults or sum(16 + len(payload) for _, payload in records) == len(data)
+
+
+class _Zeros(io.RawIOBase):
+    """A header, and then so many zeros."""
+
+    def __init__(self, header: bytes, zeros: int) -> None:
+        self.left = zeros
+        self.header = header
+
+    def readinto(self, target: Any) -> int:
+        if self.header:
+            count = len(self.header)
+            target[:count], self.header = self.header, b""
+            return count
+        count = min(len(target), self.left)
+        target[:count] = bytes(count)
+        self.left -= count
+        return count
+
+
+@pytest.mark.parametrize("length", [2**60, 2**64 - 1, 10**8, 200_000])
+def test_no_claimed_length_raises_memory(length: int) -> None:
+    header = struct.pack("<Q", length)
+    header += struct.pack("<I", masked_crc(header))
+    read = 0
+    faults: list[tuple[FaultKind, int]] = []
+
+    def on_block(block: memoryview) -> None:
+        nonlocal read
+        read += len(block)
+
+    tracemalloc.start()
+    try:
+        batches = framing.read_batches(
+            _Zeros(header, 100 << 20),  # type: ignore[arg-type]
+            150_000,
+            on_block,
+            lambda kind, _, offset: faults.append((kind, offset)),
+        )
+        assert sum(len(batch.starts) for batch in batches) == 0
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert read == len(header) + (100 << 20)
+    assert faults == [(FaultKind.FRAMING, 0)]
+    assert peak < 16 << 20
