@@ -166,7 +166,9 @@ class Plan:
         number, within = np.divmod(place, self.slots * samples)
         first = number * self.slots
         sample, slot = np.divmod(within, np.minimum(self.slots, period - first))
-        chunk = self.order.chunks_at(epoch * period + first + slot)
+        # Neighbouring positions share chunks, whose places are the costly part: each is looked up once.
+        numbers, back = np.unique(epoch * period + first + slot, return_inverse=True)
+        chunk = self.order.chunks_at(numbers)[back].reshape(at.shape)
         shard, token = self.chunks.locate(chunk)
         return Rows(shard, token + sample * self.seq_len, chunk, sample)
 

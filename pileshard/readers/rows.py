@@ -9,11 +9,11 @@ rows is then a few strided copies out of it:
 
 Memory of a rank: slots / gcd(world, slots) chunks of K * seq_len + 1 tokens (K * seq_len <= 131,072), one block, and
 the bytes of one chunk. With 768 slots and uint16 tokens that is 201 MB on 1 rank, 25 MB on 8, 0.5 MB on 384. A split
-that fits in as much is kept whole instead (`resident`).
+that fits in as much is kept whole instead (`resident`), and its rows are copied from wherever they lie.
 
 Where the number of ranks does not divide a window's width (an odd world size; the last window of an epoch), several
-ranks share a chunk. While a rank needs at least every 4th of its samples it still reads it whole; beyond that, or where
-the buffer would have to grow, it reads row by row.
+ranks share a chunk. While a rank needs at least every 4th of its samples it still reads it whole; beyond that, where
+the buffer would have to grow, or with chunks of one sample, it reads row by row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pileshard.order.plan import Plan, Window
 from pileshard.readers.chunk import ShardReader
 from pileshard.readers.resident import Resident
 
-#: Chunks whose place in the order is computed together: the permutation costs a millisecond a call.
+#: Chunks, or rows, whose place in the order is computed together: the permutation costs a millisecond a call.
 _AHEAD = 4096
 
 #: Largest n for which a rank that needs every n-th sample of a chunk reads it whole.
@@ -86,12 +86,14 @@ class RowReader:
         self.position = start + (rank - start) % world_size
         self._shards = shards
         self._world = world_size
-        own = plan.slots // math.gcd(world_size, plan.slots)
+        spacing = math.gcd(world_size, plan.slots)
+        own = plan.slots // spacing
         if resident is None:
             resident = plan.chunks.tokens <= own * CHUNK_TOKENS
         self._resident = Resident(plan.shard_tokens, shards, plan.seq_len) if resident else None
+        whole = not resident and plan.chunk_samples > 1 and world_size // spacing <= _WHOLE_CHUNK_STRIDE
         # Memory that is never written to is never taken: a buffer for more chunks than there are costs nothing.
-        buffered = 0 if resident or plan.chunk_samples == 1 else min(own, plan.chunks.count)
+        buffered = min(own, plan.chunks.count) if whole else 0
         chunk_tokens = plan.chunk_samples * plan.seq_len + 1
         self._buffer = np.empty((buffered, chunk_tokens), dtype=shards.dtype)
         item = shards.dtype.itemsize
@@ -103,6 +105,8 @@ class RowReader:
         )
         self._share: _Share | None = None
         self._ahead: dict[int, tuple[I64, I64]] = {}
+        nothing = np.empty(0, dtype=np.int64)
+        self._places = (nothing, nothing)
 
     def fill(self, out: npt.NDArray[Any]) -> None:
         """Fills a block with the next rows.
@@ -115,11 +119,14 @@ class RowReader:
         """
         done = 0
         while done < len(out):
-            if self._share is None or self.position >= self._share.end:
-                self._share = self._enter(self.plan.window(self.position))
-            left = -(-(self._share.end - self.position) // self._world)
-            count = min(len(out) - done, left)
-            self._rows(self._share, out[done : done + count])
+            if not len(self._buffer):
+                count = self._scattered(out[done:])
+            else:
+                if self._share is None or self.position >= self._share.end:
+                    self._share = self._enter(self.plan.window(self.position))
+                left = -(-(self._share.end - self.position) // self._world)
+                count = min(len(out) - done, left)
+                self._across(self._share, out[done : done + count])
             self.position += count * self._world
             done += count
 
@@ -159,18 +166,34 @@ class RowReader:
         self._ahead = {int(start): (shards[i], tokens[i]) for i, start in enumerate(starts) if i}
         return shards[0], tokens[0]
 
-    def _rows(self, share: _Share, out: npt.NDArray[Any]) -> None:
-        offsets = self.position - share.window.start + self._world * np.arange(len(out), dtype=np.int64)
-        samples, slots = np.divmod(offsets, share.window.width)
-        slots = (slots - share.first) // share.spacing
-        if self._resident is not None or share.stride > _WHOLE_CHUNK_STRIDE or len(share.loaded) > len(self._buffer):
-            shards, firsts = share.shards[slots], share.tokens[slots] + samples * self.plan.seq_len
-            if self._resident is not None:
-                self._resident.copy(self._resident.first[shards] + firsts, out)
-            else:
-                for row, shard, first in zip(out, shards.tolist(), firsts.tolist(), strict=True):
-                    self._shards.read(shard, first, row)
+    def _positions(self, count: int) -> I64:
+        return self.position + self._world * np.arange(count, dtype=np.int64)
+
+    def _scattered(self, out: npt.NDArray[Any]) -> int:
+        """Copies or reads the next rows one by one from where they lie; returns how many."""
+        if not len(self._places[0]):
+            # Not beyond an epoch: each has a permutation of its own, which a small dataset soon runs through.
+            ahead = min(_AHEAD, self.plan.samples_per_epoch // self._world)
+            rows = self.plan.rows(self._positions(max(len(out), ahead)))
+            self._places = (rows.shard, rows.first_token)
+        shards, firsts = (part[: len(out)] for part in self._places)
+        self._places = (self._places[0][len(out) :], self._places[1][len(out) :])
+        if self._resident is not None:
+            self._resident.copy(self._resident.first[shards] + firsts, out[: len(shards)])
+        else:
+            for row, shard, first in zip(out, shards.tolist(), firsts.tolist(), strict=False):
+                self._shards.read(shard, first, row)
+        return len(shards)
+
+    def _across(self, share: _Share, out: npt.NDArray[Any]) -> None:
+        """Copies the next rows of a window."""
+        if share.stride > _WHOLE_CHUNK_STRIDE or len(share.loaded) > len(self._buffer):
+            where = self.plan.rows(self._positions(len(out)))
+            for row, shard, first in zip(out, where.shard.tolist(), where.first_token.tolist(), strict=True):
+                self._shards.read(shard, first, row)
             return
+        samples, slots = np.divmod(self._positions(len(out)) - share.window.start, share.window.width)
+        slots = (slots - share.first) // share.spacing
         if not share.loaded.all():
             self._load(share, samples, slots)
         if share.stride == 1:
