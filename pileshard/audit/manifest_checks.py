@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from pileshard.audit.report import Fault, FaultKind
@@ -104,9 +104,13 @@ def _check_shard_list(manifest: Manifest) -> Iterator[Fault]:
     places = [(shard.source, shard.split, shard.number) for shard in manifest.shards]
     if places != sorted(set(places)):
         yield _fault(FaultKind.ACCOUNT, "its shards are not in the order of source, split and number, each once")
+    members = Counter((shard.source, shard.split) for shard in manifest.shards)
     next_key: dict[tuple[str, str], int] = {}
     for shard in manifest.shards:
         group = (shard.source, shard.split)
+        if not shard.number < shard.count == members[group]:
+            message = f"{shard.path}: is number {shard.number:,} of {shard.count:,}, and {members[group]:,} are listed"
+            yield _fault(FaultKind.ACCOUNT, message)
         if not well_named(shard):
             wanted = shard_path(shard.source, shard.split, shard.number, shard.count)
             yield _fault(FaultKind.ACCOUNT, f"{shard.path}: its name does not fit its source and number ({wanted})")

@@ -97,6 +97,6 @@ class Report(msgspec.Struct, kw_only=True):
             seen = f"{self.shards:,} shards, {self.documents:,} documents, {self.tokens:,} tokens"
         else:
             seen = f"{self.shards:,} shards (sizes and indexes alone; --level full reads every byte)"
-        verdict = "sound" if self.sound else f"{len(self.faults):,} faults"
+        verdict = "sound" if self.sound else f"{len(self.faults):,} fault{'s' if len(self.faults) > 1 else ''}"
         lines.append(f"{self.url}: {verdict}: {seen} in {self.seconds:.1f} s")
         return "\n".join(lines)

@@ -197,6 +197,19 @@ def shard_outside_the_root(d: Forgery) -> Expected:
 
 
 @case()
+def names_that_claim_more_shards(d: Forgery) -> Expected:
+    for shard in d.shards:
+        if (shard["source"], shard["split"]) == ("Prose", "train"):
+            shard["count"] += 1
+            for name in ("path", "index_path"):
+                renamed = shard[name].replace("-of-00002", "-of-00003")
+                d.path(shard[name]).rename(d.path(renamed))
+                shard[name] = renamed
+    d.sign()
+    return Expected(K.ACCOUNT, "manifest.json")
+
+
+@case()
 def source_without_totals(d: Forgery) -> Expected:
     d.manifest["sources"].pop()
     d.sign()
