@@ -5,7 +5,7 @@
           long texts: cut where a cut cannot change an id             cuts
           texts with code points not proved equal -> reference        codepoints, fragments
           first documents and a sample: both engines, compared        proof
-          the rest -> fast engine (gigatoken)                         engine_fast
+          the rest -> fast engine (gigatoken)                         engine_fast, support
                                            reference (tokenizers)     engine_reference
 
 `tokenizers` is the reference: its ids, without post-processing, truncation and padding, are the truth. `gigatoken` is

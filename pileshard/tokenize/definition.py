@@ -22,13 +22,16 @@ class AddedToken:
     content: str
     id: int
     special: bool
+    normalized: bool  # looked for after normalization, and only where no other added token was found before it
     absorbs: bool  # lstrip, rstrip or single_word: what stands beside it matters
 
     @classmethod
     def parse(cls, entry: dict[str, Any]) -> AddedToken:
         """Read one entry of the file; raises KeyError or TypeError where it is malformed."""
         absorbs = any(entry.get(flag) for flag in ("lstrip", "rstrip", "single_word"))
-        return cls(str(entry["content"]), int(entry["id"]), bool(entry.get("special")), absorbs)
+        special = bool(entry.get("special"))
+        normalized = bool(entry.get("normalized", not special))
+        return cls(str(entry["content"]), int(entry["id"]), special, normalized, absorbs)
 
 
 @dataclass(frozen=True)

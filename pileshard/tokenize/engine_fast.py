@@ -8,7 +8,6 @@ import numpy as np
 
 from pileshard.errors import MissingExtraError, TokenizerError
 from pileshard.tokenize.definition import Definition
-from pileshard.tokenize.engine_reference import ReferenceEngine
 from pileshard.tokenize.memory import resident_bytes
 from pileshard.tokenize.panics import engine_errors
 
@@ -19,55 +18,6 @@ _CACHE_PER_TEXT_BYTE = 8
 
 class EngineMismatch(TokenizerError):  # noqa: N818 - a public name of the interface
     """The fast engine failed or gave other ids than the reference: redo the input with engine="reference"."""
-
-
-def unsupported(definition: Definition, reference: ReferenceEngine) -> str | None:
-    """Why the fast engine must not be used for a tokenizer, or None.
-
-    Refused is every construct for which equality is not covered by the proof of code points: anything but a byte-level
-    BPE, normalizers other than NFC, and added tokens that look at their surroundings or shadow others.
-    """
-    model = definition.model
-    if model.get("type") != "BPE" or not any(s.get("type") == "ByteLevel" for s in definition.pre_tokenizers):
-        return "the tokenizer is not a byte-level BPE"
-    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        return "the tokenizer marks word parts with a prefix or suffix"
-    if missing := sum(char not in model.get("vocab", {}) for char in utf8_bytes()):
-        return f"the vocabulary lacks {missing} of the bytes that UTF-8 uses"
-    for step in definition.normalizers:
-        if step.get("type") != "NFC":
-            return f"the normalizer {step.get('type')} is not covered by the proof of code points"
-    for token in definition.active:
-        if token.absorbs:
-            return f"the added token {token.content!r} uses lstrip, rstrip or single_word"
-    for token in definition.added:
-        if reference.token_to_id(token.content) != token.id:
-            return f"the added token {token.content!r} has another id in the file than in the vocabulary"
-    return _shadowed(definition)
-
-
-def utf8_bytes() -> list[str]:
-    """The characters that stand for the bytes of UTF-8 in a byte-level vocabulary (GPT-2's `bytes_to_unicode`)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    stand_in = {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
-    return [stand_in[byte] for byte in range(256) if byte < 0xF5 and byte not in (0xC0, 0xC1)]
-
-
-def _shadowed(definition: Definition) -> str | None:
-    """A special token that is text to us still hides, in the reference, an added token that begins inside it."""
-    if definition.policy == "token":
-        return None
-    heads = {token.content[:n] for token in definition.active for n in range(1, len(token.content) + 1)}
-    whole = {token.content for token in definition.active}
-    for token in definition.added:
-        if not token.special:
-            continue
-        for k in range(len(token.content)):
-            tail = token.content[k:]
-            if (k and tail in heads) or any(tail[:n] in whole for n in range(1, len(tail) + 1)):
-                return f"the special token {token.content!r} overlaps another added token"
-    return None
 
 
 class FastEngine:

@@ -59,6 +59,12 @@ def _composes_with() -> dict[str, str]:
 
 
 @cache
+def composing_firsts() -> frozenset[str]:
+    """The characters that make a canonical composition with some character after them."""
+    return frozenset("".join(_composes_with().values()))
+
+
+@cache
 def _one_mark_per_class() -> str:
     """A mark of each canonical combining class: a character's order against all of them tells its class.
 

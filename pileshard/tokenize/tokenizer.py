@@ -11,11 +11,12 @@ from pileshard.errors import MissingExtraError, OptionError, TokenizerError
 from pileshard.tokenize.codepoints import CodePoints
 from pileshard.tokenize.cuts import PIECE_BYTES, CutRule, rule_for
 from pileshard.tokenize.definition import Definition, Policy
-from pileshard.tokenize.engine_fast import CACHE_BYTES, EngineMismatch, FastEngine, unsupported
+from pileshard.tokenize.engine_fast import CACHE_BYTES, EngineMismatch, FastEngine
 from pileshard.tokenize.engine_reference import ReferenceEngine
 from pileshard.tokenize.eod import resolve_eod
 from pileshard.tokenize.proof import Sampler, agreement, ascii_texts
 from pileshard.tokenize.special import SpecialScanner
+from pileshard.tokenize.support import unsupported
 
 #: Texts longer than this are encoded in pieces.
 LONG_BYTES = 1 << 20

@@ -30,7 +30,10 @@ MADE = {
         }
     ),
     "deepseek": tiny_json(pre_tokenizer=split_then_bytes(*DEEPSEEK_PATTERNS), added=[{"content": "｜DSML｜"}]),
-    **{name: tiny_json(pre_tokenizer=split_then_bytes(p), added=BLANKS) for name, p in SPLIT_PATTERNS.items()},
+    **{
+        f"split-{name}": tiny_json(pre_tokenizer=split_then_bytes(p), added=BLANKS)
+        for name, p in SPLIT_PATTERNS.items()
+    },
 }
 SHARED_NAMES = ("gpt2", "gpt-neox-20b", "deepseek-v3", "bert-base-uncased")
 

@@ -203,8 +203,9 @@ def test_auto_takes_the_fast_engine_and_says_why_not() -> None:
     [
         ([{"content": "<x>", "lstrip": True}], "lstrip"),
         ([{"content": "<x>", "single_word": True}], "single_word"),
-        ([{"content": "of|"}, {"content": "<eof|>", "special": True}], "overlaps"),
-        ([{"content": "|>z"}], "overlaps"),
+        ([{"content": "of|"}, {"content": "<eof|>", "special": True}], "overlap"),
+        ([{"content": ">z"}], "overlap"),
+        ([{"content": "a=", "normalized": True}, {"content": "=>"}], "overlap"),
     ],
 )
 def test_added_tokens_beyond_the_proof_go_to_the_reference(added: list[dict[str, object]], said: str) -> None:
@@ -212,6 +213,14 @@ def test_added_tokens_beyond_the_proof_go_to_the_reference(added: list[dict[str,
     assert tokenizer.engine_name == "reference"
     assert tokenizer.fallback is not None
     assert said in tokenizer.fallback
+
+
+@pytest.mark.parametrize("content", ["<=", "a;", "-a", "é!", "K!"])
+def test_added_tokens_that_nfc_may_touch_go_to_the_reference(content: str) -> None:
+    made = tiny_json(normalizer={"type": "NFC"}, added=[{"content": content, "normalized": True}])
+    assert load(made).fallback is not None
+    assert load(tiny_json(added=[{"content": content, "normalized": True}])).fallback is None
+    assert load(tiny_json(normalizer={"type": "NFC"}, added=[{"content": content}])).fallback is None
 
 
 def test_without_gigatoken_auto_falls_back_and_fast_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
