@@ -54,7 +54,7 @@ def _read(storage: Storage, path: str, entry: InputEntry) -> Iterator[Fault]:
                     raise ValueError(f"it is of another input ({rejected.input})")
                 if not before < rejected.line <= entry.lines:
                     raise ValueError(f"line {rejected.line:,} after {before:,}, of {entry.lines:,} lines")
-            except (ValueError, RecursionError) as error:
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 message = f"an entry is not that of a rejected line: {error}"
                 yield Fault(kind=FaultKind.REJECTED, path=path, message=message, offset=offset)
                 return
