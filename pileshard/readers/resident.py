@@ -15,6 +15,8 @@ import numpy.typing as npt
 from pileshard.order.chunks import CHUNK_TOKENS, I64
 from pileshard.readers.chunk import ShardReader
 
+_TEMPORARY = 1 << 16  # bytes
+
 
 class Resident:
     """All tokens of a list of shards, end to end, read on demand.
@@ -40,7 +42,11 @@ class Resident:
         """Copies the rows whose first tokens are given: int64 [rows] into [rows, seq_len + 1]."""
         if self._missing is not None and not self._read(firsts):
             self._missing = None
-        out[:] = self._rows[firsts]
+        # A few rows at a time: numpy makes an array of them first, and a large one costs more in page faults than it
+        # holds.
+        some = max(1, _TEMPORARY // (out.shape[1] * out.itemsize))
+        for at in range(0, len(out), some):
+            out[at : at + some] = self._rows[firsts[at : at + some]]
 
     def _read(self, firsts: I64) -> bool:
         """Reads what these rows need; returns whether anything is still missing."""
