@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from pileshard.errors import DatasetError, OptionError
 from pileshard.format.manifest import Manifest, ShardEntry, SourceEntry
 from pileshard.format.record import parse_example
 from pileshard.format.storage import Storage
+from pileshard.order.mixture import Mixture
 from pileshard.order.plan import DEFAULT_SLOTS, Plan
 from pileshard.readers.chunk import ShardReader, remedy
 
@@ -114,7 +115,15 @@ class Corpus:
         return found
 
     def plan(
-        self, seed: int = 0, *, seq_len: int = 2048, split: str = "train", slots: int = DEFAULT_SLOTS
+        self,
+        seed: int = 0,
+        *,
+        seq_len: int = 2048,
+        split: str = "train",
+        slots: int = DEFAULT_SLOTS,
+        weights: Mapping[str, float] | str | None = None,
+        epochs: Mapping[str, float] | str | int | None = None,
+        exclude: Sequence[str] = (),
     ) -> CorpusPlan:
         """The order of a split's samples.
 
@@ -123,13 +132,29 @@ class Corpus:
           seq_len: tokens that a sample predicts.
           split: `train` or `validation`.
           slots: chunks read side by side; a multiple of every number of ranks ever expected reads best.
+          weights: share of each source by name, in any unit, or "pile"; sources not named are left out.
+          epochs: how often each source is read in an epoch, by name (those not named: once), or "pile". A plain number
+            is no part of the order.
+          exclude: names of sources to leave out.
 
         Raises:
-          OptionError: an option is out of range, or the split holds no sample of this length.
+          OptionError: an option is out of range, a name is no source, or the split holds no sample of this length.
         """
         shards = self.shards(split)
+        totals = {entry.name: entry.tokens for entry in self.sources if entry.split == split}
         tokens = np.fromiter((shard.tokens for shard in shards), dtype=np.int64, count=len(shards))
-        return CorpusPlan(self.dataset_id, tokens, seed, seq_len, slots, split, corpus=self, shards=shards)
+        return CorpusPlan(
+            self.dataset_id,
+            tokens,
+            seed,
+            seq_len,
+            slots,
+            split,
+            shard_sources=[shard.source for shard in shards],
+            mixture=Mixture.of(weights, epochs, exclude, totals),
+            corpus=self,
+            shards=shards,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """A fair sequence of sources: after any n places each source has stood within one of its share, n times its weight.
 
 Source i of weight w_i = c_i / C is to take its j-th place (j = 1, 2, ...) no earlier than place floor((j - 1) / w_i)
-and before place ceil(j / w_i). A sequence that keeps to these windows differs from every share by less than one at every
-place; it always exists, and giving each place to the open window that ends first finds it (proportionate-progress
+and before place ceil(j / w_i). A sequence that keeps to these windows differs from every share by less than one at
+every place; it always exists, and giving each place to the open window that ends first finds it (proportionate-progress
 scheduling: Baruah, Cohen, Plaxton and Varvel 1996, after Tijdeman's chairman assignment, 1980).
 
 That rule needs the places one after another. To begin anywhere, the sequence is made in blocks. At a block's edge n the

@@ -8,15 +8,17 @@ half where the run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pileshard.errors import OptionError
-from pileshard.order.chunks import I64
+from pileshard.order.chunks import I64, Chunks
+from pileshard.order.epochs import ChunkOrder, ShuffledEpochs
 from pileshard.order.fair import FairSequence
 from pileshard.order.permutation import derive_key, permute
+from pileshard.order.presets import PILE_EPOCHS
 
 #: Weights become integers with this sum: a share is off by less than a chunk in 10^11.
 _WEIGHTS_SUM = 1 << 38
@@ -71,12 +73,7 @@ class MixtureOrder:
 
 
 def by_epochs(seed: int, sources: Sequence[SourceChunks], epochs: Mapping[str, float]) -> MixtureOrder:
-    """Each source is read so many times in an epoch of the mixture; those that are not named, once.
-
-    Raises:
-      OptionError: a name that is no source, or a number that is not positive.
-    """
-    check_names("epochs", epochs, sources)
+    """Each source is read so many times in an epoch of the mixture; those that are not named, once."""
     shares = tuple(max(1, round(epochs.get(source.name, 1.0) * source.count)) for source in sources)
     return MixtureOrder(seed, tuple(sources), shares, sum(shares))
 
@@ -85,20 +82,15 @@ def by_weights(seed: int, sources: Sequence[SourceChunks], weights: Mapping[str,
     """Each source takes a share of the places in proportion to its weight; those that are not named take none.
 
     An epoch of it is as many chunks as the named sources hold together.
-
-    Raises:
-      OptionError: a name that is no source, or a number that is not positive.
     """
-    check_names("weights", weights, sources)
     taken = tuple(source for source in sources if source.name in weights)
     total = sum(weights[source.name] for source in taken)
     shares = tuple(max(1, round(weights[source.name] / total * _WEIGHTS_SUM)) for source in taken)
     return MixtureOrder(seed, taken, shares, sum(source.count for source in taken))
 
 
-def check_names(option: str, numbers: Mapping[str, float], sources: Sequence[SourceChunks]) -> None:
+def check_names(option: str, numbers: Mapping[str, float], names: Collection[str]) -> None:
     """Raises OptionError for a name that is no source, listing those there are, and for a number not above 0."""
-    names = [source.name for source in sources]
     for name, number in numbers.items():
         if name not in names:
             raise OptionError(f"{option}: no source {name!r}; the sources are {', '.join(map(repr, names))}")
@@ -106,3 +98,140 @@ def check_names(option: str, numbers: Mapping[str, float], sources: Sequence[Sou
             raise OptionError(f"{option}: {name!r} is given {number!r}; it takes a number above 0 (or use exclude=)")
     if not numbers:
         raise OptionError(f"{option} names no source; the sources are {', '.join(map(repr, names))}")
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Which sources take part, and how much of each.
+
+    Attributes:
+      weights: share of the places of each source, in any unit; those not named take none.
+      epochs: how often each source is read in an epoch of the mixture; those not named, once.
+      exclude: sources that take no part.
+    """
+
+    weights: Mapping[str, float] | None = None
+    epochs: Mapping[str, float] | None = None
+    exclude: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(
+        weights: Mapping[str, float] | str | None,
+        epochs: Mapping[str, float] | str | int | None,
+        exclude: Sequence[str],
+        tokens: Mapping[str, int],
+    ) -> Mixture:
+        """A mixture from what the readers take.
+
+        Args:
+          weights: numbers by source, or the name of a preset, whose epochs then count times the sources' tokens.
+          epochs: numbers by source, or the name of a preset; a plain number of epochs or None is no mixture.
+          exclude: names of sources.
+          tokens: of each source of the split.
+
+        Raises:
+          OptionError: both are given, a name is no source, or a preset does not know a source.
+        """
+        if isinstance(exclude, str):
+            raise OptionError(f"exclude is {exclude!r}; it takes a list of sources, such as [{exclude!r}]")
+        for name in exclude:
+            if name not in tokens:
+                raise OptionError(f"exclude: no source {name!r}; the sources are {', '.join(map(repr, tokens))}")
+        left = {name: count for name, count in tokens.items() if name not in set(exclude)}
+        if not left:
+            raise OptionError("exclude leaves no source to read")
+        if isinstance(weights, str):
+            preset = _preset("weights", weights, left)
+            weights = {name: preset[name] * count for name, count in left.items()}
+        if isinstance(epochs, str):
+            epochs = _preset("epochs", epochs, left)
+        by_source = dict(epochs) if isinstance(epochs, Mapping) else None
+        if weights is not None and by_source is not None:
+            raise OptionError("weights and epochs by source contradict each other; give one of the two")
+        for option, numbers in (("weights", weights), ("epochs", by_source)):
+            both = sorted(set(exclude) & set(numbers or ()))
+            if both:
+                raise OptionError(f"{option} and exclude both name {both[0]!r}; name it in one of the two")
+            if numbers is not None:
+                check_names(option, numbers, left)
+        return Mixture(dict(weights) if weights is not None else None, by_source, tuple(sorted(set(exclude))))
+
+
+#: Every source as it is: chunks are shuffled over all of them.
+PLAIN = Mixture()
+
+
+def _preset(option: str, name: str, sources: Mapping[str, int]) -> dict[str, float]:
+    if name != "pile":
+        raise OptionError(f'{option} is {name!r}; the only preset is "pile"')
+    unknown = [source for source in sources if source not in PILE_EPOCHS]
+    if unknown:
+        raise OptionError(
+            f'{option}="pile": {unknown[0]!r} is no component of the Pile; leave it out with exclude=, or give the '
+            "numbers by source"
+        )
+    return {source: PILE_EPOCHS[source] for source in sources}
+
+
+def chunk_order(seed: int, chunks: Chunks, shard_sources: Sequence[str], mixture: Mixture) -> ChunkOrder:
+    """The order of a split's chunks.
+
+    Args:
+      seed: decides it.
+      chunks: of all shards.
+      shard_sources: the source of each shard; equal ones stand together.
+      mixture: which take part.
+
+    Raises:
+      OptionError: a source that is asked for by name holds no chunk, or none is left.
+    """
+    if mixture == PLAIN:
+        return ShuffledEpochs(seed, chunks.count)
+    spans: list[SourceChunks] = []
+    for shard, name in enumerate(shard_sources):
+        first, count = int(chunks.first[shard]), int(chunks.first[shard + 1] - chunks.first[shard])
+        if spans and spans[-1].name == name:
+            spans[-1] = SourceChunks(name, spans[-1].first, spans[-1].count + count)
+        else:
+            spans.append(SourceChunks(name, first, count))
+    sources = [span for span in spans if span.count and span.name not in mixture.exclude]
+    held = {span.name for span in sources}
+    if mixture.weights is not None:
+        for name in mixture.weights:
+            if name not in held:
+                raise OptionError(
+                    f"weights: the source {name!r} holds no chunk of {chunks.chunk_samples} samples of seq_len "
+                    f"{chunks.seq_len:,}; leave it out, or take a smaller seq_len"
+                )
+        return by_weights(seed, sources, mixture.weights)
+    if not sources:
+        raise OptionError(f"no source that takes part holds a chunk at seq_len {chunks.seq_len:,}")
+    if mixture.epochs is not None:
+        return by_epochs(seed, sources, {name: n for name, n in mixture.epochs.items() if name in held})
+    return Selected(ShuffledEpochs(seed, sum(span.count for span in sources)), tuple(sources))
+
+
+@dataclass(frozen=True, eq=False)
+class Selected:
+    """An order of the chunks of some sources alone.
+
+    Attributes:
+      order: over their chunks as if they were numbered from 0.
+      sources: the sources.
+    """
+
+    order: ShuffledEpochs
+    sources: tuple[SourceChunks, ...]
+
+    @property
+    def period(self) -> int:
+        """Chunks in an epoch."""
+        return self.order.period
+
+    def chunks_at(self, numbers: I64) -> I64:
+        """The chunks at these places of the order: int64 of the same shape."""
+        ends = np.cumsum([source.count for source in self.sources])
+        inner = self.order.chunks_at(numbers)
+        number = np.searchsorted(ends, inner, side="right")
+        shift = np.array([source.first for source in self.sources]) - np.concatenate([[0], ends[:-1]])
+        return inner + shift[number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from pileshard.errors import DatasetError, OptionError
 from pileshard.order.chunks import I64, Chunks, cut
-from pileshard.order.epochs import ChunkOrder, ShuffledEpochs
+from pileshard.order.epochs import ChunkOrder
+from pileshard.order.mixture import PLAIN, Mixture, chunk_order
 from pileshard.order.schedule import Schedule, whole
 
 #: Version of the order itself: another number means that the same options give other samples.
@@ -53,6 +54,8 @@ class Plan:
       seq_len: tokens that a sample predicts; a row holds one more.
       slots: chunks read side by side in a window.
       split: name of the split.
+      shard_sources: the source of each shard, where a mixture is asked for.
+      mixture: which sources take part, and how much of each.
       chunks: how the shards are cut.
       order: in which order chunks come.
     """
@@ -63,6 +66,8 @@ class Plan:
     seq_len: int = 2048
     slots: int = DEFAULT_SLOTS
     split: str = "train"
+    shard_sources: Sequence[str] = ()
+    mixture: Mixture = PLAIN
     chunks: Chunks = field(init=False)
     order: ChunkOrder = field(init=False)
 
@@ -78,7 +83,7 @@ class Plan:
         if not self.shard_tokens.size:
             raise OptionError(f"the dataset has no shards in the split {self.split!r}")
         put(self, "chunks", cut(self.shard_tokens, self.seq_len))
-        put(self, "order", ShuffledEpochs(self.seed, self.chunks.count))
+        put(self, "order", chunk_order(self.seed, self.chunks, self.shard_sources, self.mixture))
 
     # Sizes
 
@@ -194,8 +199,9 @@ class Plan:
             "seq_len": self.seq_len,
             "slots": self.slots,
             "packing": "concat",
-            "weights": None,
-            "epochs": None,
+            "weights": self.mixture.weights,
+            "epochs": self.mixture.epochs,
+            "exclude": list(self.mixture.exclude),
         }
 
     def check_state(self, state: Mapping[str, Any]) -> int:

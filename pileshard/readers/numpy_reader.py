@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,9 @@ def reading(
     global_batch_size: int | None,
     split: str,
     start: int | Mapping[str, Any],
-    epochs: int | None,
+    epochs: Mapping[str, float] | str | int | None,
+    weights: Mapping[str, float] | str | None,
+    exclude: Sequence[str],
     slots: int,
     drop_remainder: bool,
     storage_options: Mapping[str, Any] | None,
@@ -53,13 +55,15 @@ def reading(
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
     ranks = resolve(rank, world_size)
     batch = global_batch(batch_size, global_batch_size, ranks.size)
-    plan = open_corpus(path, storage_options).plan(seed, seq_len=seq_len, split=split, slots=slots)
+    plan = open_corpus(path, storage_options).plan(
+        seed, seq_len=seq_len, split=split, slots=slots, weights=weights, epochs=epochs, exclude=exclude
+    )
     schedule = plan.schedule(
         batch,
         rank=ranks.rank,
         world_size=ranks.size,
         start=start,
-        epochs=epochs,
+        epochs=1 if isinstance(epochs, Mapping | str) else epochs,
         drop_remainder=drop_remainder,
     )
     return Reading(plan, schedule)
@@ -120,7 +124,9 @@ def numpy_dataset(
     global_batch_size: int | None = None,
     split: str = "train",
     start: int | Mapping[str, Any] = 0,
-    epochs: int | None = 1,
+    epochs: Mapping[str, float] | str | int | None = 1,
+    weights: Mapping[str, float] | str | None = None,
+    exclude: Sequence[str] = (),
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -140,7 +146,11 @@ def numpy_dataset(
       global_batch_size: rows of a step over all ranks, instead of batch_size; a multiple of world_size.
       split: `train` or `validation`.
       start: position of the first batch in the global order, or a saved state; the same on every rank.
-      epochs: where to stop, counted from position 0; None: never.
+      epochs: where to stop, counted from position 0; None: never. By source ({"ArXiv": 1.5}, or "pile" for the Pile's
+        own numbers): how often each is read, those not named once, before the end.
+      weights: share of each source by name, in any unit, or "pile"; sources not named are left out. An epoch is then as
+        many samples as the named sources hold.
+      exclude: names of sources to leave out.
       slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best.
       drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
         the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
@@ -165,6 +175,8 @@ def numpy_dataset(
             split=split,
             start=start,
             epochs=epochs,
+            weights=weights,
+            exclude=exclude,
             slots=slots,
             drop_remainder=drop_remainder,
             storage_options=storage_options,

@@ -10,7 +10,7 @@ takes over arrays that begin at a multiple of 64 bytes, and hands out their slic
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,9 @@ def dataset(
     global_batch_size: int | None = None,
     split: str = "train",
     start: int | Mapping[str, Any] = 0,
-    epochs: int | None = 1,
+    epochs: Mapping[str, float] | str | int | None = 1,
+    weights: Mapping[str, float] | str | None = None,
+    exclude: Sequence[str] = (),
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
     storage_options: Mapping[str, Any] | None = None,
@@ -72,7 +74,11 @@ def dataset(
       global_batch_size: rows of a step over all ranks, instead of batch_size; a multiple of world_size.
       split: `train` or `validation`.
       start: position of the first batch in the global order, or a saved state; the same on every rank.
-      epochs: where to stop, counted from position 0; None: never.
+      epochs: where to stop, counted from position 0; None: never. By source ({"ArXiv": 1.5}, or "pile" for the Pile's
+        own numbers): how often each is read, those not named once, before the end.
+      weights: share of each source by name, in any unit, or "pile"; sources not named are left out. An epoch is then as
+        many samples as the named sources hold.
+      exclude: names of sources to leave out.
       slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best.
       drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
         the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
@@ -103,6 +109,8 @@ def dataset(
         split=split,
         start=start,
         epochs=epochs,
+        weights=weights,
+        exclude=exclude,
         slots=slots,
         drop_remainder=drop_remainder,
         storage_options=storage_options,
