@@ -28,8 +28,8 @@ SCHEMAS = {
     "job": ("beam_jobs.job:JobRecord", "_build/job.json: what an output is being built from"),
 }
 
-_ENTRY = re.compile(r"^      (\w+): (.*)$")
-_CONTINUED = re.compile(r"^        (\S.*)$")
+_ENTRY = re.compile(r"^  (\w+): (.*)$")
+_CONTINUED = re.compile(r"^    (\S.*)$")
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -74,8 +74,8 @@ def _structs(root: type) -> Iterator[type]:
 
 def _describe(kind: type, made: dict[str, Any]) -> None:
     """Moves a docstring's section of attributes to the properties it describes."""
-    text, _, attributes = (kind.__doc__ or "").partition("\n    Attributes:\n")
-    made["description"] = inspect.cleandoc(text).replace("\n\n", "\n")
+    text, _, attributes = inspect.cleandoc(kind.__doc__ or "").partition("\n\nAttributes:\n")
+    made["description"] = text.replace("\n\n", "\n")
     name = ""
     for line in attributes.splitlines():
         if entry := _ENTRY.match(line):
