@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from tqdm import tqdm
@@ -22,6 +26,10 @@ from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, reject
 from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.verify")
+
+#: Shards are checked side by side: hashing and numpy leave Python's lock, and a remote store answers slowly.
+_MOST_THREADS = 16
+_LINE_SECONDS = 10
 
 
 def verify(
@@ -39,7 +47,8 @@ def verify(
       storage_options: fsspec's.
 
     Returns:
-      The report; `report.sound` says whether no fault was found. Memory is bounded by a record and an index.
+      The report; `report.sound` says whether no fault was found. Memory is bounded by some
+      MB and an index for each shard that is read at a time, at most 16.
 
     Raises:
       OptionError: an unknown level, or a URL of no known file system.
@@ -59,6 +68,37 @@ def verify(
     return report
 
 
+@dataclass
+class _ShardResult:
+    faults: list[Fault]
+    documents: int = 0
+    tokens: int = 0
+
+
+class _Progress:
+    """A bar on a terminal, else a line now and then; told of bytes by any thread."""
+
+    def __init__(self, manifest: Manifest, report: Report) -> None:
+        self._live = sys.stderr.isatty()
+        self._report = report
+        self._shards = len(manifest.shards)
+        total = sum(shard.size for shard in manifest.shards) if report.level == "full" else None
+        self._bar = tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not self._live, file=sys.stderr)
+        self._last_line = time.monotonic()
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._report.bytes_read += count
+            self._bar.update(count)
+            if not self._live and time.monotonic() - self._last_line >= _LINE_SECONDS:
+                self._last_line = time.monotonic()
+                _log.info("verify: %d of %d shards", self._report.shards, self._shards)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
 class _Audit:
     def __init__(self, storage: Storage, report: Report) -> None:
         self.storage = storage
@@ -75,37 +115,33 @@ class _Audit:
             if entry.rejected_path == name:
                 self.report.faults += check_rejected(self.storage, entry, read=self.report.level == "full")
         self._surplus(manifest)
-        live = sys.stderr.isatty()
-        total = sum(shard.size for shard in manifest.shards) if self.report.level == "full" else None
-        last_line = time.monotonic()
-        with tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not live, file=sys.stderr) as bar:
-
-            def on_bytes(count: int) -> None:
-                nonlocal last_line
-                self.report.bytes_read += count
-                bar.update(count)
-                if not live and time.monotonic() - last_line >= 10:
-                    last_line = time.monotonic()
-                    _log.info("verify: %d of %d shards", self.report.shards, len(manifest.shards))
-
-            for shard in manifest.shards:
-                if well_named(shard):  # else a fault of the manifest's, and a path that is none of the dataset's
-                    self._shard(manifest, shard, on_bytes)
+        progress = _Progress(manifest, self.report)
+        pool = ThreadPoolExecutor(min(_MOST_THREADS, max(4, os.cpu_count() or 1)))
+        try:
+            # A path that does not follow from its shard's name is a fault of the manifest's and none of the dataset's.
+            named = [shard for shard in manifest.shards if well_named(shard)]
+            for done in pool.map(lambda shard: self._shard(manifest, shard, progress.add), named):
+                self.report.faults += done.faults
+                self.report.documents += done.documents
+                self.report.tokens += done.tokens
                 self.report.shards += 1
+        finally:
+            pool.shutdown(cancel_futures=True)
+            progress.close()
 
-    def _shard(self, manifest: Manifest, shard: ShardEntry, on_bytes: Callable[[int], None]) -> None:
+    def _shard(self, manifest: Manifest, shard: ShardEntry, on_bytes: Callable[[int], None]) -> _ShardResult:
         faults, index = check_files(self.storage, shard)
-        self.report.faults += faults
-        if self.report.level != "full":
-            return
         missing = {fault.path for fault in faults if fault.kind is FaultKind.MISSING_FILE}
+        result = _ShardResult(faults)
+        if self.report.level != "full":
+            return result
         if shard.index_path not in missing:
-            self.report.faults += check_index_sha256(self.storage, shard)
+            result.faults += check_index_sha256(self.storage, shard)
         if shard.path not in missing:
             reading = ShardReading(self.storage, manifest, shard, index, on_bytes)
-            self.report.faults += reading.run()
-            self.report.documents += reading.documents
-            self.report.tokens += reading.tokens
+            result.faults += reading.run()
+            result.documents, result.tokens = reading.documents, reading.tokens
+        return result
 
     def _manifest(self) -> Manifest | None:
         try:
