@@ -158,7 +158,7 @@ class Forgery:
         for entry in inputs:
             change = max(missing, -entry["accepted"])
             entry["accepted"] += change
-            entry["lines"] += change
+            entry["lines" if change > 0 else "blank"] += abs(change)
             missing -= change
         went = sum(int(shard["identity_sum"], 16) for shard in self.shards)
         went += int(self.manifest["duplicates_identity_sum"], 16)

@@ -14,7 +14,9 @@ from pileshard.audit.verify import verify
 from pileshard.cli import main
 from pileshard.errors import OptionError
 from tests.audit.checking import run_verify
+from tests.audit.forge import Forgery
 from tests.data.golden.make_golden import DATASET
+from tests.format import mini_reader
 
 
 @pytest.mark.parametrize("name", ["parts_dataset", "exact_dataset", "token_dataset", "wide_dataset", "other_dataset"])
@@ -24,6 +26,19 @@ def test_sound_dataset_has_no_fault(name: str, request: pytest.FixtureRequest) -
     code, report = run_verify(root)
     assert (code, report["faults"]) == (0, [])
     assert (report["documents"], report["tokens"]) == (manifest["documents"], manifest["tokens"])
+
+
+@pytest.mark.parametrize("name", ["parts_dataset", "exact_dataset", "token_dataset", "wide_dataset"])
+def test_a_reader_written_from_the_page_alone_reads_it_too(name: str, request: pytest.FixtureRequest) -> None:
+    manifest, documents = mini_reader.read_dataset(request.getfixturevalue(name))
+    assert len(documents) == manifest["documents"] > 0
+
+
+def test_shard_of_no_document_is_sound(tmp_path: Path) -> None:
+    dataset = Forgery(DATASET, tmp_path / "dataset")
+    dataset.write(dataset.largest(), [])
+    code, report = run_verify(dataset.root)
+    assert (code, report["faults"]) == (0, [])
 
 
 def test_datasets_are_of_the_kinds_they_are_built_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -52,6 +53,21 @@ def test_a_reader_written_from_the_page_alone_reads_the_golden_dataset() -> None
     for document in documents:
         assert decode(document.tokens[:-1]) == accepted[document.input, document.line]
         assert document.text_bytes == len(accepted[document.input, document.line].encode())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="needs TensorFlow")
+def test_tensorflow_reads_the_golden_dataset() -> None:
+    import tensorflow as tf
+
+    spec = {name: tf.io.FixedLenFeature([], tf.int64) for name in ("input", "line", "part")}
+    spec["tokens"] = tf.io.FixedLenFeature([], tf.string)
+    manifest, documents = mini_reader.read_dataset(DATASET)
+    found = []
+    for raw in tf.data.TFRecordDataset([str(DATASET / shard["path"]) for shard in manifest["shards"]]):
+        got = tf.io.parse_single_example(raw, spec)
+        ids = tf.io.decode_raw(got["tokens"], tf.uint16, little_endian=True)
+        found.append((int(got["input"]), int(got["line"]), int(got["part"]), tuple(ids.numpy().tolist())))
+    assert found == [(entry.input, entry.line, 0, entry.tokens) for entry in documents]
 
 
 def _accepted_texts() -> dict[tuple[int, int], str]:
