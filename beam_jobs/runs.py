@@ -241,23 +241,6 @@ def _read(storage: Storage, path: str, at: int, dtype: np.dtype[Any], count: int
     return np.frombuffer(data, dtype=dtype)
 
 
-def text_keys(seed: int, texts: list[bytes]) -> tuple[U64, U64]:
-    """Keys of texts for exact deduplication: equal texts have equal keys and twins (XXH3, 128 bits, cut in two)."""
-    import xxhash
-
-    seed &= (1 << 64) - 1
-    digests = b"".join([xxhash.xxh3_128_digest(text, seed) for text in texts])
-    pairs = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)
-    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
-
-
-def split_hashes(texts: list[bytes]) -> U64:
-    """Hashes that decide a text's split (XXH3, 64 bits, no seed): equal texts never fall on both sides."""
-    import xxhash
-
-    return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], dtype=np.uint64)
-
-
 def run_prefix(fingerprint: str, item_name: str) -> str:
     """Where an item's runs lie below the temporary URL."""
     short = hashlib.sha256(item_name.encode()).hexdigest()[:8]

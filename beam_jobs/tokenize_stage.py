@@ -18,9 +18,17 @@ import numpy as np
 
 from beam_jobs.job import JOB_TOKENIZER, REJECTED_PARTS, Job, RunEntry, TokenizeItem, TokenizeReceipt
 from beam_jobs.progress import Heartbeat
-from beam_jobs.runs import RunBuffer, run_prefix, split_hashes, text_keys
+from beam_jobs.runs import RunBuffer, run_prefix
 from pileshard.errors import BuildError, InputError
-from pileshard.format.identity import MAX_LINE, U64, document_keys, identity_hashes, sum64
+from pileshard.format.identity import (
+    MAX_LINE,
+    U64,
+    document_keys,
+    identity_hashes,
+    split_hashes,
+    sum64,
+    text_keys,
+)
 from pileshard.format.storage import Storage
 from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, line_blocks, parse_lines
 from pileshard.tokenize import EngineMismatch, Tokenizer, load
@@ -173,7 +181,7 @@ class _Pass:
             return
         numbers = np.array(lines, dtype=np.int64)
         identities = identity_hashes(self.item.input, numbers)
-        tokens, ends = self.tokenizer.encode_batch(texts, identities.tolist())
+        tokens, ends = self.tokenizer.encode_batch(texts, identities)
         self._check_no_eod(tokens, ends, lines)
         keys, twins = self._keys(texts, numbers)
         groups = self._groups(texts, sources, buffer)

@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(commands)
     _add_verify(commands)
     _add_status(commands)
+    _add_inspect(commands)
     return parser
 
 
@@ -205,4 +206,70 @@ def _status(args: argparse.Namespace, _: list[str]) -> int:
     from pileshard.format.storage import Storage
 
     print("\n".join(status_lines(Storage(args.url, _parse_storage_options(args.storage_option)))))
+    return 0
+
+
+def _add_inspect(commands: Any) -> None:
+    command = commands.add_parser(
+        "inspect",
+        help="what stands at a position, or where a document went",
+        description="Give the options of the order that the training run was given.",
+    )
+    add = command.add_argument
+    add("url", metavar="URL", help="root of the dataset")
+    add("--position", type=int, action="append", default=[], metavar="P", help="a position; may be given again")
+    add("--document", action="append", default=[], metavar="INPUT:LINE", help="input by number, URL or its end")
+    add("--seed", type=int, default=0, metavar="N", help="of the order (default 0)")
+    add("--seq-len", type=int, metavar="N", help="default 2048")
+    add("--split", choices=["train", "validation"], help="default train")
+    add("--slots", type=int, metavar="N", help="default 768")
+    add("--weights", metavar="JSON", help='numbers by source, or "pile"')
+    add("--epochs", metavar="JSON", help='numbers by source, or "pile"')
+    add("--exclude", action="append", metavar="SOURCE", help="a source left out; may be given again")
+    add("--json", action="store_true", help="print JSON, one object a line")
+    _storage_options(command)
+    command.set_defaults(run=_inspect)
+
+
+def _mixture_option(name: str, text: str | None) -> Any:
+    if text is None or text == "pile":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise OptionError(f'{name} {text!r} is neither JSON such as {{"ArXiv": 1.5}} nor pile') from None
+
+
+def _inspect(args: argparse.Namespace, _: list[str]) -> int:
+    import msgspec
+
+    from pileshard.audit import inspect
+    from pileshard.corpus import open_corpus
+
+    if not args.position and not args.document:
+        raise OptionError("give --position or --document")
+    corpus = open_corpus(args.url, _parse_storage_options(args.storage_option))
+    decoder = inspect.load_decoder(corpus)
+    views: list[tuple[Any, str]] = []
+    if args.position:
+        options = {
+            "seq_len": args.seq_len,
+            "split": args.split,
+            "slots": args.slots,
+            "weights": _mixture_option("--weights", args.weights),
+            "epochs": _mixture_option("--epochs", args.epochs),
+            "exclude": args.exclude,
+        }
+        plan = corpus.plan(args.seed, **inspect.plan_options(options))
+        for position in args.position:
+            row = inspect.inspect_position(plan, position, decoder)
+            views.append((row, inspect.row_text(row, colour=sys.stdout.isatty())))
+    for name in args.document:
+        url, colon, line = name.rpartition(":")
+        if not colon or not line.isdecimal():
+            raise OptionError(f"--document {name!r} is not of the form INPUT:LINE")
+        document = inspect.inspect_document(corpus, url, int(line), decoder)
+        views.append((document, inspect.document_text(document)))
+    for view, text in views:
+        print(msgspec.json.encode(view).decode() if args.json else text)
     return 0

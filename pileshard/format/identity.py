@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 U64 = npt.NDArray[np.uint64]
 
@@ -83,3 +84,16 @@ def sum64(values: U64) -> int:
 def hex64(value: int) -> str:
     """A 64-bit integer as 16 hexadecimal digits: JSON numbers are exact to 2^53 only."""
     return f"{value & _MASK:016x}"
+
+
+def text_keys(seed: int, texts: list[bytes]) -> tuple[U64, U64]:
+    """Keys of texts for exact deduplication: equal texts have equal keys and twins (XXH3, 128 bits, cut in two)."""
+    seed &= (1 << 64) - 1
+    digests = b"".join([xxhash.xxh3_128_digest(text, seed) for text in texts])
+    pairs = np.frombuffer(digests, dtype=">u8").reshape(-1, 2)
+    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
+
+
+def split_hashes(texts: list[bytes]) -> U64:
+    """Hashes that decide a text's split (XXH3, 64 bits, no seed): equal texts never fall on both sides."""
+    return np.array([xxhash.xxh3_64_intdigest(text) for text in texts], dtype=np.uint64)

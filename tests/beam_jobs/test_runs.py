@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_jobs.job import RunEntry
-from beam_jobs.runs import MAGIC, RunBuffer, read_buckets, read_rows, split_hashes, text_keys
+from beam_jobs.runs import MAGIC, RunBuffer, read_buckets, read_rows
 from pileshard.errors import BuildError
+from pileshard.format.identity import split_hashes, text_keys
 from pileshard.format.storage import Storage
 
 KEYS = st.integers(0, 2**64 - 1)

@@ -1,0 +1,202 @@
+"""`inspect`: what stands at a position of the order, and where a document went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pileshard.corpus import Corpus, CorpusPlan, Location
+from pileshard.errors import DatasetError, OptionError
+from pileshard.format.identity import document_keys, text_keys
+from pileshard.format.index import load_index
+from pileshard.format.manifest import ShardEntry
+from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, parse_example
+from pileshard.ingest import line_blocks, parse_lines
+
+
+class RowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the order.
+
+    Attributes:
+      location: where it comes from.
+      ids: its tokens, seq_len + 1 of them.
+      texts: the decoded text of each piece of a document, in order.
+    """
+
+    location: Location
+    ids: list[int]
+    texts: list[str]
+
+
+class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
+    """A document of the dataset.
+
+    Attributes:
+      input: number of its input.
+      url: of the input.
+      line: its line, from 1.
+      source: it belongs to.
+      split: it fell into.
+      shard: path of the shard that holds it.
+      first_token: number of its first token in the shard.
+      tokens: how many it has, the end-of-document id included.
+      key: its key, 16 hexadecimal digits.
+      text: decoded from its tokens.
+    """
+
+    input: int
+    url: str
+    line: int
+    source: str
+    split: str
+    shard: str
+    first_token: int
+    tokens: int
+    key: str
+    text: str
+
+
+def load_decoder(corpus: Corpus) -> Any:
+    """The dataset's tokenizer, to decode with."""
+    from pileshard.tokenize import load
+
+    manifest = corpus.manifest
+    data = corpus.storage.read_bytes(manifest.tokenizer_path)
+    return load(data, eod=manifest.eod_token, special_tokens="text", engine="reference")
+
+
+def inspect_position(plan: CorpusPlan, position: int, decoder: Any) -> RowView:
+    """The row at a position, traced back and decoded."""
+    location = plan.locate(position)
+    ids = np.asarray(plan.row(position))
+    spans = [piece.row_tokens for piece in location.pieces]
+    return RowView(
+        location=location, ids=ids.tolist(), texts=[decoder.decode(ids[begin:end].tolist()) for begin, end in spans]
+    )
+
+
+def inspect_document(corpus: Corpus, input_name: str, line: int, decoder: Any) -> DocumentView:
+    """A document by its input (number, URL or the end of it) and line.
+
+    Raises:
+      OptionError: no input, or more than one, has that name.
+      DatasetError: the dataset holds no document of that line (it was rejected, blank or a duplicate).
+    """
+    number = _input_number(corpus, input_name)
+    url = corpus.manifest.inputs[number].url
+    key = _key(corpus, number, line)
+    for shard in corpus.manifest.shards:
+        if not int(shard.key_first, 16) <= key <= int(shard.key_last, 16):
+            continue
+        index = load_index(corpus.storage, shard.index_path)
+        keys = index.keys[:-1]
+        first, last = (int(np.searchsorted(keys, np.uint64(key), side)) for side in ("left", "right"))
+        if first == last:
+            continue
+        found, ids = _read(corpus, shard, index.offsets[first : last + 1].astype(np.int64))
+        if found != (number, line):
+            continue
+        return DocumentView(
+            input=number,
+            url=url,
+            line=line,
+            source=shard.source,
+            split=shard.split,
+            shard=shard.path,
+            first_token=int(index.tokens[first]),
+            tokens=len(ids),
+            key=f"{key:016x}",
+            text=decoder.decode(ids[:-1].tolist()),
+        )
+    raise DatasetError(
+        f"{corpus.storage.url}: holds no document of line {line:,} of {url}: the line was rejected (see rejected/), is "
+        "blank, a duplicate, or not there"
+    )
+
+
+def _input_number(corpus: Corpus, name: str) -> int:
+    inputs = corpus.manifest.inputs
+    if name.isdecimal() and int(name) < len(inputs):
+        return int(name)
+    found = [number for number, entry in enumerate(inputs) if entry.url == name or entry.url.endswith("/" + name)]
+    if len(found) != 1:
+        problem = "no input" if not found else f"{len(found)} inputs"
+        raise OptionError(f"{problem} named {name!r}; give a number below {len(inputs)} or more of the URL")
+    return found[0]
+
+
+def _key(corpus: Corpus, number: int, line: int) -> int:
+    """The document's key: from its identity, or with exact deduplication from its text, read from the input again."""
+    options = corpus.manifest.options
+    if options.dedup == "none":
+        return int(document_keys(options.seed, number, np.array([line]))[0])
+    text = _text(corpus, number, line)
+    return int(text_keys(options.seed, [text])[0][0])
+
+
+def _text(corpus: Corpus, number: int, line: int) -> bytes:
+    options = corpus.manifest.options
+    url = corpus.manifest.inputs[number].url
+    text_path, source_path = tuple(options.text_key.split(".")), tuple(options.source_key.split("."))
+    with fsspec.open(url, "rb", **corpus.storage.options) as raw:
+        for block in line_blocks(raw, url):
+            if block.first_line <= line < block.first_line + len(block.lines):
+                parsed = parse_lines(block, text_path, source_path)
+                if line in parsed.lines:
+                    return parsed.texts[parsed.lines.index(line)]
+                break
+    raise DatasetError(f"{url}: line {line:,} is no document")
+
+
+def _read(corpus: Corpus, shard: ShardEntry, offsets: npt.NDArray[Any]) -> tuple[tuple[int, int], npt.NDArray[Any]]:
+    """Identity and tokens of the document whose records lie between these offsets."""
+    begin, end = int(offsets[0]), int(offsets[-1])
+    data = corpus.storage.read_range(shard.path, begin, end)
+    parts = []
+    identity = (-1, -1)
+    for low, high in zip((offsets[:-1] - begin).tolist(), (offsets[1:] - begin).tolist(), strict=True):
+        record = data[low + HEADER_BYTES : high - FOOTER_BYTES]
+        try:
+            example = parse_example(record)
+        except ValueError as error:
+            raise DatasetError(
+                f"{corpus.storage.url_of(shard.path)}: damaged at byte {begin + low:,} ({error}); run `pileshard "
+                f"verify {corpus.storage.url}`"
+            ) from None
+        identity = (example.input, example.line)
+        parts.append(np.frombuffer(record[example.tokens_at :], dtype=corpus.manifest.token_dtype))
+    return identity, np.concatenate(parts)
+
+
+def row_text(view: RowView, colour: bool) -> str:
+    """A row for a person: a line about each piece, then its text; ends of documents are drawn."""
+    place = view.location
+    lines = [
+        f"position {place.position:,}: epoch {place.epoch}, source {place.source!r}, {place.shard} tokens "
+        f"{place.tokens[0]:,} to {place.tokens[1]:,}, chunk {place.chunk:,}, sample {place.sample}"
+    ]
+    for piece, text in zip(place.pieces, view.texts, strict=True):
+        begin, end = piece.row_tokens
+        head = f"--- tokens {begin:,} to {end:,}: {piece.url} line {piece.line:,}"
+        if piece.part:
+            head += f" (part {piece.part})"
+        lines += [f"\x1b[36m{head}\x1b[0m" if colour else head, text]
+    return "\n".join(lines)
+
+
+def document_text(view: DocumentView) -> str:
+    """A document for a person."""
+    return (
+        f"{view.url} line {view.line:,}: source {view.source!r}, split {view.split}, {view.tokens:,} tokens in "
+        f"{view.shard} from token {view.first_token:,}, key {view.key}\n{view.text}"
+    )
+
+
+def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given, without those left at None."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,76 @@
+"""`pileshard inspect`: rows and documents are what the inputs hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import pileshard
+from pileshard.cli import main
+from tests.built import DEMO_INPUTS, document, run_build, write_input
+from tests.records import documents
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("inspect") / "dataset"
+    run_build(root)
+    return root
+
+
+def test_a_document_is_found_by_input_and_line(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from backports import zstd
+
+    lines = zstd.decompress(Path(DEMO_INPUTS[2]).read_bytes()).split(b"\n")
+    assert main(["inspect", str(dataset), "--document", "02.jsonl.zst:7", "--json"]) == 0
+    view = json.loads(capsys.readouterr().out)
+    assert view["text"] == json.loads(lines[6])["text"]
+    assert view["source"] == json.loads(lines[6])["meta"]["pile_set_name"]
+    assert (view["input"], view["line"]) == (2, 7)
+    assert main(["inspect", str(dataset), "--document", "2:7"]) == 0
+    assert view["text"] in capsys.readouterr().out
+
+
+def test_a_line_that_is_no_document_is_said_to_be_none(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(dataset), "--document", "01.jsonl.zst:12"]) == 1
+    assert "holds no document of line 12" in capsys.readouterr().err
+    assert main(["inspect", str(dataset), "--document", "zst:12"]) == 2
+    assert main(["inspect", str(dataset), "--document", "7"]) == 2
+    assert main(["inspect", str(dataset)]) == 2
+
+
+def test_a_position_shows_its_row_piece_by_piece(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    positions = [0, 5, 11]
+    args = [word for position in positions for word in ("--position", str(position))]
+    assert main(["inspect", str(dataset), "--seed", "3", "--seq-len", "32", "--json", *args]) == 0
+    views = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    iterator = pileshard.numpy_dataset(0, 3, path=str(dataset), world_size=1, seq_len=32, batch_size=1)
+    rows = [next(iterator)[0][0].tolist() for _ in range(12)]
+    held = {(number, line): ids for _, _, number, line, ids in documents(dataset)}
+    for position, view in zip(positions, views, strict=True):
+        assert view["ids"][:-1] == rows[position]
+        for piece in view["location"]["pieces"]:
+            begin, end = piece["row_tokens"]
+            low, high = piece["record_tokens"]
+            assert held[piece["input"], piece["line"]][low:high] == view["ids"][begin:end]
+
+
+def test_mixtures_are_asked_for_as_in_training(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["inspect", str(dataset), "--position", "0", "--seq-len", "32", "--json"]
+    assert main([*args, "--weights", '{"Code": 1}']) == 0
+    assert json.loads(capsys.readouterr().out)["location"]["source"] == "Code"
+    assert main([*args, "--weights", '{"Cod": 1}']) == 2
+    assert "'Code'" in capsys.readouterr().err
+    assert main([*args, "--weights", "nonsense"]) == 2
+
+
+def test_a_document_of_a_deduplicated_dataset_is_found_by_its_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_input(tmp_path / "in.jsonl.zst", [document("one"), document("two"), document("one")])
+    run_build(tmp_path / "dataset", [path], dedup="exact")
+    assert main(["inspect", str(tmp_path / "dataset"), "--document", "0:2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"] == "two"
+    assert main(["inspect", str(tmp_path / "dataset"), "--document", "0:3"]) == 1
