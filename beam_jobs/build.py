@@ -21,6 +21,7 @@ from typing import Any
 import fsspec
 
 from beam_jobs import finish
+from beam_jobs.forecast import forecast_lines
 from beam_jobs.inputs import expand
 from beam_jobs.items import os_sentence, take_failures
 from beam_jobs.job import (
@@ -80,6 +81,13 @@ def build(options: BuildOptions) -> BuildResult:
         return _Driver(options).run()
     except OSError as error:
         raise BuildError(os_sentence(error, options.output)) from error
+
+
+def forecast(options: BuildOptions) -> list[str]:
+    """What a build would do and take, in sentences; writes nothing."""
+    options.check()
+    driver = _Driver(options)
+    return forecast_lines(driver.job, options, driver.tokenizer_bytes, driver.tokenizer.dtype.itemsize)
 
 
 class _Driver:

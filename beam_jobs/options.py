@@ -58,7 +58,6 @@ class BuildOptions:
     workers: int | None = None
     temp_url: str | None = None
     keep_runs: bool = False
-    plan_only: bool = False
     run_bytes: int = 256 * 2**20
     storage_options: dict[str, Any] = field(default_factory=dict)
     beam_args: tuple[str, ...] = ()

@@ -114,13 +114,14 @@ def _add_build(commands: Any) -> None:
     add("--workers", type=int, metavar="N", help="processes on this machine (default: its cores)")
     add("--temp-url", metavar="URL", help="where runs lie (default: the output)")
     add("--run-bytes", default="256MiB", metavar="SIZE", help="size of a run: a worker's memory (default 256MiB)")
+    add("--plan-only", action="store_true", help="say what the build would do and take, from a sample; write nothing")
     add("--keep-runs", action="store_true", help="keep runs and receipts after the build")
     _storage_options(command)
     command.set_defaults(run=_build)
 
 
 def _build(args: argparse.Namespace, beam_args: list[str]) -> int:
-    from beam_jobs.build import build
+    from beam_jobs.build import build, forecast
     from beam_jobs.options import BuildOptions, parse_size
     from pileshard.audit.tables import account_lines, source_table
 
@@ -147,6 +148,9 @@ def _build(args: argparse.Namespace, beam_args: list[str]) -> int:
         storage_options=_parse_storage_options(args.storage_option),
         beam_args=tuple(beam_args),
     )
+    if args.plan_only:
+        print("\n".join(forecast(options)))
+        return 0
     result = build(options)
     print(source_table(result.manifest))
     print()
