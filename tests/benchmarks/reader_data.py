@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from pileshard.format import Manifest, ShardEntry, Storage
+from pileshard.format import Manifest, ShardEntry, SourceEntry, Storage
 from pileshard.format.index import make_index
 from pileshard.format.manifest import Options
 from pileshard.format.paths import MANIFEST, index_path, shard_path
@@ -60,6 +60,10 @@ def write_manifest(storage: Storage, shards: list[ShardEntry]) -> None:
     options = Options(
         seed=0, shard_bytes=1, validation=0, dedup="none", special_tokens="text", text_key="text", source_key="meta"
     )
+    documents, tokens = sum(s.documents for s in shards), sum(s.tokens for s in shards)
+    source = SourceEntry(
+        name="made", split="train", documents=documents, tokens=tokens, text_bytes=0, shards=len(shards)
+    )
     manifest = Manifest(
         dtype="uint16",
         vocab_size=50257,
@@ -67,11 +71,11 @@ def write_manifest(storage: Storage, shards: list[ShardEntry]) -> None:
         eod_token="<|endoftext|>",
         tokenizer_sha256="0" * 64,
         options=options,
-        documents=sum(s.documents for s in shards),
-        tokens=sum(s.tokens for s in shards),
+        documents=documents,
+        tokens=tokens,
         text_bytes=0,
         inputs=[],
-        sources=[],
+        sources=[source],
         shards=shards,
     )
     storage.write_bytes(MANIFEST, manifest.to_bytes())
