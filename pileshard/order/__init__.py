@@ -29,6 +29,7 @@ from pileshard.order.epochs import ChunkOrder, ShuffledEpochs
 from pileshard.order.permutation import derive_key, permute
 from pileshard.order.plan import DEFAULT_SLOTS, ORDER_FORMAT, Plan, Rows, Window
 from pileshard.order.schedule import Schedule, global_batch
+from pileshard.order.skip import Skip
 from pileshard.order.topology import Ranks, Topology, from_environment, resolve
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Rows",
     "Schedule",
     "ShuffledEpochs",
+    "Skip",
     "Topology",
     "Window",
     "cut",

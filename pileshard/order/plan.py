@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from pileshard.order.chunks import I64, Chunks, cut
 from pileshard.order.epochs import ChunkOrder
 from pileshard.order.mixture import PLAIN, Mixture, chunk_order
 from pileshard.order.schedule import Schedule, whole
+from pileshard.order.skip import Skip
 
 #: Version of the order itself: another number means that the same options give other samples.
 ORDER_FORMAT = 1
@@ -111,6 +112,7 @@ class Plan:
         start: int | Mapping[str, Any] = 0,
         epochs: int | None = 1,
         drop_remainder: bool = True,
+        skip: Iterable[Sequence[int]] = (),
     ) -> Schedule:
         """The steps of a run as one rank sees them.
 
@@ -121,6 +123,7 @@ class Plan:
           start: position or saved state to begin at.
           epochs: ends at the end of epoch epochs - 1, counted from position 0; None: never.
           drop_remainder: whether a last partial global batch is left out.
+          skip: ranges (first, last) of positions to leave out, without last.
 
         Raises:
           OptionError: a number is out of range, or the batch does not divide among the ranks.
@@ -133,11 +136,20 @@ class Plan:
                 f"global_batch_size {global_batch} does not divide among {size} ranks; take a multiple of {size}"
             )
         end = None if epochs is None else whole("epochs", epochs, 1) * self.samples_per_epoch
-        return Schedule(self.start(start), end, int(global_batch), int(rank), size, bool(drop_remainder))
+        first = self.start(start)
+        return Schedule(first, end, int(global_batch), int(rank), size, bool(drop_remainder), Skip.of(skip))
 
-    def steps(self, global_batch: int, *, epochs: int = 1, start: int = 0, drop_remainder: bool = True) -> int:
+    def steps(
+        self,
+        global_batch: int,
+        *,
+        epochs: int = 1,
+        start: int = 0,
+        drop_remainder: bool = True,
+        skip: Iterable[Sequence[int]] = (),
+    ) -> int:
         """Steps from a start to the end of the last epoch."""
-        steps = self.schedule(global_batch, start=start, epochs=epochs, drop_remainder=drop_remainder).steps
+        steps = self.schedule(global_batch, start=start, epochs=epochs, drop_remainder=drop_remainder, skip=skip).steps
         assert steps is not None
         return steps
 

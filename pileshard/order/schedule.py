@@ -2,6 +2,8 @@
 
 positions   p0 p0+1 p0+2 ...                        global batch t of size B begins at p0 + t * B
 rank r of W takes those with p % W == r             B / W of them in every batch, wherever p0 stands
+
+Where positions are left out (`skip`), p is the run index: the number of the position among those that are taken.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from pileshard.errors import OptionError
 from pileshard.order.chunks import I64
+from pileshard.order.skip import NO_SKIP, Skip
 
 DEFAULT_BATCH = 8
 
@@ -70,6 +73,7 @@ class Schedule:
       rank: 0 to size - 1.
       size: number of ranks.
       drop_remainder: whether a partial last batch is left out.
+      skip: positions that are left out.
     """
 
     start: int
@@ -78,13 +82,15 @@ class Schedule:
     rank: int
     size: int
     drop_remainder: bool = True
+    skip: Skip = NO_SKIP
 
     @property
     def steps(self) -> int | None:
         """Number of steps, the same on every rank; None: no end."""
-        if self.end is None:
+        end = self._end
+        if end is None:
             return None
-        left = max(0, self.end - self.start)
+        left = end - self._begin
         return left // self.global_batch if self.drop_remainder else -(-left // self.global_batch)
 
     @property
@@ -95,22 +101,35 @@ class Schedule:
     @property
     def first(self) -> int:
         """This rank's first position."""
-        return self.start + (self.rank - self.start) % self.size
+        return self.skip.position(self._own(0))
 
     def position(self, step: int) -> int:
         """The position at which a step begins, on every rank: where to start to take that step next."""
-        begin = self.start + step * self.global_batch
-        return begin if self.end is None else min(begin, max(self.end, self.start))
+        begin, end = self._begin + step * self.global_batch, self._end
+        return self.skip.position(begin if end is None else min(begin, end))
 
     def rows(self, step: int) -> int:
         """Rows that this rank holds in a step."""
-        begin = self.start + step * self.global_batch
-        if self.end is None or begin + self.global_batch <= self.end:
+        begin, end = self._begin + step * self.global_batch, self._end
+        if end is None or begin + self.global_batch <= end:
             return self.batch
-        own = begin + (self.rank - begin) % self.size
-        return max(0, -(-(self.end - own) // self.size))
+        return max(0, -(-(end - self._own(step)) // self.size))
 
     def positions(self, step: int) -> I64:
         """This rank's positions in a step, ascending: int64 [rows(step)]."""
-        first = self.first + step * self.global_batch
-        return first + self.size * np.arange(self.rows(step), dtype=np.int64)
+        return self.skip.positions(self._own(step) + self.size * np.arange(self.rows(step), dtype=np.int64))
+
+    @property
+    def _begin(self) -> int:
+        """Run index of the start."""
+        return self.skip.index(self.start)
+
+    @property
+    def _end(self) -> int | None:
+        """Run index after the last, at least that of the start."""
+        return None if self.end is None else max(self._begin, self.skip.index(self.end))
+
+    def _own(self, step: int) -> int:
+        """This rank's first run index in a step."""
+        begin = self._begin + step * self.global_batch
+        return begin + (self.rank - begin) % self.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,14 @@ class Reading:
     def blocks(self) -> Iterator[npt.NDArray[Any]]:
         """All batches from the start on, a block at a time: [batches, rows, seq_len + 1], dtype as on disk."""
         schedule, reader = self.schedule, self.plan.reader()
-        rows = RowReader(self.plan, reader, rank=schedule.rank, world_size=schedule.size, start=schedule.start)
+        rows = RowReader(
+            self.plan,
+            reader,
+            rank=schedule.rank,
+            world_size=schedule.size,
+            start=schedule.start,
+            skip=schedule.skip,
+        )
         return blocks(rows, schedule, reader.dtype)
 
 
@@ -50,6 +57,7 @@ def reading(
     exclude: Sequence[str],
     slots: int,
     drop_remainder: bool,
+    skip: Iterable[Sequence[int]],
     storage_options: Mapping[str, Any] | None,
 ) -> Reading:
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
@@ -65,6 +73,7 @@ def reading(
         start=start,
         epochs=1 if isinstance(epochs, Mapping | str) else epochs,
         drop_remainder=drop_remainder,
+        skip=skip,
     )
     return Reading(plan, schedule)
 
@@ -129,6 +138,7 @@ def numpy_dataset(
     exclude: Sequence[str] = (),
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
+    skip: Iterable[Sequence[int]] = (),
     storage_options: Mapping[str, Any] | None = None,
 ) -> NumpyBatches:
     """Batches of a dataset for one data-parallel rank, as numpy arrays.
@@ -154,6 +164,9 @@ def numpy_dataset(
       slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best.
       drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
         the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
+      skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
+        The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
+        other ranges.
       storage_options: for fsspec.
 
     Returns:
@@ -179,6 +192,7 @@ def numpy_dataset(
             exclude=exclude,
             slots=slots,
             drop_remainder=drop_remainder,
+            skip=skip,
             storage_options=storage_options,
         )
     )

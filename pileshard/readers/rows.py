@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from pileshard.order.chunks import CHUNK_TOKENS, I64
 from pileshard.order.plan import Plan, Window
+from pileshard.order.skip import NO_SKIP, Skip
 from pileshard.readers.chunk import ShardReader
 from pileshard.readers.resident import Resident
 
@@ -70,6 +71,7 @@ class RowReader:
         rank: int = 0,
         world_size: int = 1,
         start: int = 0,
+        skip: Skip = NO_SKIP,
         resident: bool | None = None,
     ) -> None:
         """Prepares to read; nothing is opened before the first row.
@@ -80,10 +82,14 @@ class RowReader:
           rank: data-parallel rank.
           world_size: number of ranks.
           start: position to begin at; the rank's first is the first of its own from there on.
+          skip: positions to leave out.
           resident: whether to keep the whole split in memory; None: where it takes no more than a window would.
         """
         self.plan = plan
-        self.position = start + (rank - start) % world_size
+        begin = skip.index(start)
+        self._skip = skip
+        self._index = begin + (rank - begin) % world_size
+        self.position = skip.position(self._index)
         self._shards = shards
         self._world = world_size
         spacing = math.gcd(world_size, plan.slots)
@@ -117,6 +123,28 @@ class RowReader:
         Raises:
           DatasetError: a shard is damaged.
         """
+        done = 0
+        while done < len(out):
+            left_out = self._skip.next_range(self.position)
+            rows = len(out) if left_out is None else -(-(left_out - self.position) // self._world)
+            rows = min(rows, len(out) - done)
+            self._fill(out[done : done + rows])
+            self.advance(rows)
+            done += rows
+
+    def advance(self, rows: int) -> None:
+        """Goes on by so many of the rank's rows, read or not."""
+        self._index += rows * self._world
+        position = self._skip.position(self._index)
+        passed, turned = divmod(position - self.position, self._world)
+        if turned:
+            # What was left out is no multiple of the ranks: from here on this one has other slots.
+            self._share, self._ahead = None, {}
+            passed = len(self._places[0])
+        self._places = (self._places[0][passed:], self._places[1][passed:])
+        self.position = position
+
+    def _fill(self, out: npt.NDArray[Any]) -> None:
         done = 0
         while done < len(out):
             if not len(self._buffer):

@@ -10,7 +10,7 @@ takes over arrays that begin at a multiple of 64 bytes, and hands out their slic
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,7 @@ def dataset(
     exclude: Sequence[str] = (),
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
+    skip: Iterable[Sequence[int]] = (),
     storage_options: Mapping[str, Any] | None = None,
 ) -> tf.data.Dataset:
     """A dataset's batches for one data-parallel rank, as a `tf.data.Dataset`.
@@ -61,7 +62,8 @@ def dataset(
         >>> ds = dataset(rank=0, seed=1, path="/data/pile", world_size=8)  # doctest: +SKIP
         >>> model.fit(ds)  # doctest: +SKIP
 
-    Each iteration begins at `start`. After n batches the position is start + n * global_batch_size on every rank;
+    Each iteration begins at `start`. After n batches the position is start + n * global_batch_size on every rank (and
+    what `skip` left out);
     `pileshard.open(path).plan(seed, ...).state(position)` is what a checkpoint keeps, and `start=` takes it.
 
     Args:
@@ -82,6 +84,9 @@ def dataset(
       slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best.
       drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
         the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
+      skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
+        The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
+        other ranges.
       storage_options: for fsspec.
 
     Returns:
@@ -113,6 +118,7 @@ def dataset(
         exclude=exclude,
         slots=slots,
         drop_remainder=drop_remainder,
+        skip=skip,
         storage_options=storage_options,
     )
     schedule = read.schedule
