@@ -22,8 +22,8 @@ $(VENV)/.demo: pyproject.toml tests/constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	@echo 'installing what the tests need into $(VENV)'
-	@$(PIP) --constraint tests/constraints.txt --editable '.[beam,fast,tensorflow-cpu,test,lint]'
+	@echo 'installing what the tests need, PyTorch among it (5 GB), into $(VENV)'
+	@$(PIP) --constraint tests/constraints.txt --editable '.[beam,fast,tensorflow-cpu,torch,test,lint]'
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@
 

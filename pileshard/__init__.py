@@ -2,9 +2,10 @@
 
     dataset(rank, seed, path=...)          a seeded, rank-aware tf.data.Dataset of (inputs, labels)
     numpy_dataset(rank, seed, path=...)    the same batches as numpy arrays
+    torch_dataset(rank, seed, path=...)    the same batches as a torch.utils.data.IterableDataset
     open(path)                             a Corpus: manifest, sources, tokens, and plan(seed, ...), the order itself
 
-Nothing heavy is imported before it is used; only `dataset` needs TensorFlow.
+Nothing heavy is imported before it is used; only `dataset` needs TensorFlow, and only `torch_dataset` PyTorch.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pileshard.order.topology import Topology
     from pileshard.readers.numpy_reader import numpy_dataset
     from pileshard.readers.tf_reader import dataset
+    from pileshard.readers.torch_reader import torch_dataset
 
 # Public name: the module and the name it has there.
 _LAZY = {
@@ -37,6 +39,7 @@ _LAZY = {
     "dataset": ("pileshard.readers.tf_reader", "dataset"),
     "numpy_dataset": ("pileshard.readers.numpy_reader", "numpy_dataset"),
     "open": ("pileshard.corpus", "open_corpus"),
+    "torch_dataset": ("pileshard.readers.torch_reader", "torch_dataset"),
 }
 
 __all__ = [
@@ -53,6 +56,7 @@ __all__ = [
     "dataset",
     "numpy_dataset",
     "open",
+    "torch_dataset",
 ]
 
 

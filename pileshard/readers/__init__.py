@@ -1,4 +1,4 @@
-"""Readers that execute the order of `pileshard.order`: numpy and `tf.data`, sample for sample the same.
+"""Readers that execute the order of `pileshard.order`: numpy, `tf.data` and PyTorch, sample for sample the same.
 
 chunk          tokens [a, b) of a shard: one range read, framing dropped
 resident       a whole small split in memory
@@ -6,4 +6,6 @@ rows           a rank's rows from a position on: chunks of a window side by side
 blocks         rows as blocks of batches
 numpy_reader   blocks as an iterator of numpy batches
 tf_reader      blocks as a tf.data.Dataset
+torch_reader   what makes a PyTorch dataset
+torch_batches  that dataset
 """

@@ -19,8 +19,17 @@ BLOCK_TOKENS = 1 << 20
 MOST_BATCHES = 512
 
 
-def blocks(rows: RowReader, schedule: Schedule, dtype: np.dtype[Any]) -> Iterator[npt.NDArray[Any]]:
-    """All batches of a schedule in order, a block at a time; closes the rows at the end.
+def blocks(
+    rows: RowReader, schedule: Schedule, dtype: np.dtype[Any], *, first: int = 0, every: int = 1
+) -> Iterator[npt.NDArray[Any]]:
+    """Batches of a schedule in order, a block at a time; closes the rows at the end.
+
+    Args:
+      rows: the rank's, at the schedule's start.
+      schedule: the steps.
+      dtype: on disk.
+      first: the first step wanted.
+      every: the distance to the next one.
 
     Yields:
       [batches, rows, seq_len + 1] tokens in the dtype on disk, in memory that the next block reuses. A last batch that
@@ -30,19 +39,25 @@ def blocks(rows: RowReader, schedule: Schedule, dtype: np.dtype[Any]) -> Iterato
     batch, steps = schedule.batch, schedule.steps
     most = max(1, min(MOST_BATCHES, BLOCK_TOKENS // (batch * rows.plan.seq_len)))
     memory = np.empty((most * batch, width), dtype=dtype)
-    step, count = 0, 1
+    step, count = first, 1
     try:
+        rows.advance(first * batch)
         while steps is None or step < steps:
             held = batch
             if steps is not None:
-                count = min(count, steps - step)
-                last = schedule.rows(step + count - 1)
+                count = min(count, -(-(steps - step) // every))
+                last = schedule.rows(step + (count - 1) * every)
                 if last < batch:
                     held, count = (last, 1) if count == 1 else (batch, count - 1)
             block = memory[: count * held]
-            rows.fill(block)
+            if every == 1:
+                rows.fill(block)
+            else:
+                for at in range(0, len(block), held or 1):
+                    rows.fill(block[at : at + held])
+                    rows.advance((every - 1) * batch)
             yield block.reshape(count, held, width)
-            step += count
+            step += count * every
             count = min(2 * count, most)
     finally:
         rows.close()

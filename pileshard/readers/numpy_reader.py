@@ -27,8 +27,8 @@ class Reading:
     plan: CorpusPlan
     schedule: Schedule
 
-    def blocks(self) -> Iterator[npt.NDArray[Any]]:
-        """All batches from the start on, a block at a time: [batches, rows, seq_len + 1], dtype as on disk."""
+    def blocks(self, first: int = 0, every: int = 1) -> Iterator[npt.NDArray[Any]]:
+        """Batches of steps first, first + every, ..., a block at a time: [batches, rows, seq_len + 1] as on disk."""
         schedule, reader = self.schedule, self.plan.reader()
         rows = RowReader(
             self.plan,
@@ -38,7 +38,7 @@ class Reading:
             start=schedule.start,
             skip=schedule.skip,
         )
-        return blocks(rows, schedule, reader.dtype)
+        return blocks(rows, schedule, reader.dtype, first=first, every=every)
 
 
 def reading(

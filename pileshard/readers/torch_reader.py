@@ -1,0 +1,116 @@
+"""The order as a PyTorch dataset: the public function, which needs no PyTorch before it is called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pileshard.errors import MissingExtraError, OptionError
+from pileshard.order.plan import DEFAULT_SLOTS
+
+if TYPE_CHECKING:
+    import torch
+
+    from pileshard.readers.torch_batches import TorchBatches
+
+
+def torch_dataset(
+    rank: int | None = None,
+    seed: int = 0,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    world_size: int | None = None,
+    seq_len: int = 2048,
+    batch_size: int | None = None,
+    global_batch_size: int | None = None,
+    split: str = "train",
+    start: int | Mapping[str, Any] = 0,
+    epochs: Mapping[str, float] | str | int | None = 1,
+    weights: Mapping[str, float] | str | None = None,
+    exclude: Sequence[str] = (),
+    slots: int = DEFAULT_SLOTS,
+    drop_remainder: bool = True,
+    skip: Iterable[Sequence[int]] = (),
+    dtype: torch.dtype | str = "int64",
+    single_rows: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> TorchBatches:
+    """A dataset's batches for one data-parallel rank, as a `torch.utils.data.IterableDataset`.
+
+        >>> ds = torch_dataset(rank=0, seed=1, path="/data/pile", world_size=8, epochs=3)  # doctest: +SKIP
+        >>> loader = DataLoader(ds, batch_size=None, num_workers=2)  # doctest: +SKIP
+        >>> for step, (inputs, labels) in enumerate(loader, 1):  # doctest: +SKIP
+        ...     state = ds.state(step)  # what a checkpoint keeps: start=state goes on from there
+
+    It makes whole batches, so the loader is given `batch_size=None`. They come in the one order whatever `num_workers`;
+    one or two workers feed any accelerator. All epochs are one iteration: each has an order of its own, and a second
+    loop over the loader begins at `start` again.
+
+    `ds.state(batches)` and `start=` resume a run exactly, with any number of workers, ranks and rows. torchdata's
+    StatefulDataLoader works too, for the same number of workers; `ds.state_of(loader.state_dict())` makes its state one
+    that `start=` takes.
+
+    Args:
+      rank: data-parallel rank; None: as the launcher's environment tells, else 0.
+      seed: decides the order.
+      path: the dataset, a directory or fsspec URL; None: what PILESHARD_DATA names.
+      world_size: number of data-parallel ranks; None: as the launcher's environment tells, else 1.
+      seq_len: tokens of a row of inputs and of labels; labels are the inputs one token on.
+      batch_size: rows of a batch on this rank; 8 if neither size is given.
+      global_batch_size: rows of a step over all ranks, instead of batch_size; a multiple of world_size.
+      split: `train` or `validation`.
+      start: position of the first batch in the global order, or a saved state; the same on every rank.
+      epochs: where to stop, counted from position 0; None: never. By source ({"ArXiv": 1.5}, or "pile" for the Pile's
+        own numbers): how often each is read, those not named once, before the end.
+      weights: share of each source by name, in any unit, or "pile"; sources not named are left out. An epoch is then as
+        many samples as the named sources hold.
+      exclude: names of sources to leave out.
+      slots: chunks read side by side. Part of the order; a multiple of every number of ranks reads best, and of ranks x
+        num_workers x batch_size if there are workers.
+      drop_remainder: leave out a last global batch that is not full. If False, every sample is read; all ranks make
+        the same number of steps, and the last batch may hold fewer rows on one rank than on another, or none.
+      skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
+        The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
+        other ranges.
+      dtype: of the tensors, int64 (which `torch.nn.functional.cross_entropy` asks for) or int32.
+      single_rows: give rows [seq_len] instead of batches, for a framework that makes the loader itself and lets it
+        batch. Give the same batch_size here, and the rows come in the same order.
+      storage_options: for fsspec.
+
+    Returns:
+      An iterable dataset of (inputs, labels), each [batch, seq_len] and the caller's own.
+
+    Raises:
+      MissingExtraError: PyTorch is not installed.
+      OptionError: an argument is out of range, or contradicts another or the launcher.
+      DatasetError: there is no finished dataset, it is damaged, or the saved state is another's.
+    """
+    try:
+        from pileshard.readers.torch_batches import TorchBatches
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "torch":
+            raise
+        raise MissingExtraError("torch", "torch", "pileshard.torch_dataset") from None
+    kind = str(dtype).removeprefix("torch.")
+    if kind not in ("int32", "int64"):
+        raise OptionError(f"dtype is {dtype}; the tokens are given as int64 or int32")
+    arguments = {
+        "rank": rank,
+        "seed": seed,
+        "path": path,
+        "world_size": world_size,
+        "seq_len": seq_len,
+        "batch_size": batch_size,
+        "global_batch_size": global_batch_size,
+        "split": split,
+        "start": start,
+        "epochs": epochs,
+        "weights": weights,
+        "exclude": exclude,
+        "slots": slots,
+        "drop_remainder": drop_remainder,
+        "skip": tuple(skip),
+        "storage_options": storage_options,
+    }
+    return TorchBatches(arguments, kind, single_rows)
