@@ -12,6 +12,7 @@ seq_len alone, so the order knows nothing of ranks and batches.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,41 @@ CHUNK_TOKENS = 131072
 
 #: Share of all tokens that partial chunks may cut off before chunks are made smaller.
 MAX_CUT = 0.001
+
+
+class ChunkTable(Protocol):
+    """What an order asks of a split's chunks, however documents become rows."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens that a row predicts."""
+
+    @property
+    def chunk_samples(self) -> int:
+        """Rows of a chunk (K)."""
+
+    @property
+    def first(self) -> I64:
+        """Number of each shard's first chunk, and of all chunks: int64 [shards + 1]."""
+
+    @property
+    def count(self) -> int:
+        """Number of chunks."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all shards."""
+
+    @property
+    def cut_tokens(self) -> int | None:
+        """Those that are in no row, where that is known without reading the indexes."""
+
+    @property
+    def sample_stride(self) -> int:
+        """From where `locate` says that a chunk begins to the next row's begin."""
+
+    def locate(self, chunks: npt.ArrayLike) -> tuple[I64, I64]:
+        """Shard and begin of each chunk: two int64 arrays of the same shape."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +87,11 @@ class Chunks:
     def count(self) -> int:
         """Number of chunks."""
         return int(self.first[-1])
+
+    @property
+    def sample_stride(self) -> int:
+        """Tokens from a sample's begin to the next one's."""
+        return self.seq_len
 
     def locate(self, chunks: npt.ArrayLike) -> tuple[I64, I64]:
         """Shard and first token of each chunk: two int64 arrays of the same shape."""

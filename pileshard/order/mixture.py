@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pileshard.errors import OptionError
-from pileshard.order.chunks import I64, Chunks
+from pileshard.order.chunks import I64, ChunkTable
 from pileshard.order.epochs import ChunkOrder, ShuffledEpochs
 from pileshard.order.fair import FairSequence
 from pileshard.order.permutation import derive_key, permute
@@ -173,7 +173,7 @@ def _preset(option: str, name: str, sources: Mapping[str, int]) -> dict[str, flo
     return {source: PILE_EPOCHS[source] for source in sources}
 
 
-def chunk_order(seed: int, chunks: Chunks, shard_sources: Sequence[str], mixture: Mixture) -> ChunkOrder:
+def chunk_order(seed: int, chunks: ChunkTable, shard_sources: Sequence[str], mixture: Mixture) -> ChunkOrder:
     """The order of a split's chunks.
 
     Args:

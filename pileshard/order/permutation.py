@@ -33,6 +33,16 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def mixed(values: U64) -> U64:
+    """`mix` of every element: uint64 of the same shape."""
+    x = values ^ (values >> _30)
+    x *= _MUL_1
+    x ^= x >> _27
+    x *= _MUL_2
+    x ^= x >> np.uint64(31)
+    return x
+
+
 def derive_key(seed: int, number: int, purpose: str) -> int:
     """A 64-bit key for one use of randomness.
 

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.errors import DatasetError, OptionError
-from pileshard.order.chunks import I64, Chunks, cut
+from pileshard.order.chunks import I64, ChunkTable
 from pileshard.order.epochs import ChunkOrder
+from pileshard.order.fim import Fim
 from pileshard.order.mixture import PLAIN, Mixture, chunk_order
+from pileshard.order.packing import cut_for, describe_chunks
 from pileshard.order.schedule import Schedule, whole
 from pileshard.order.skip import Skip
 
@@ -23,7 +25,11 @@ DEFAULT_SLOTS = 768
 
 
 class Rows(NamedTuple):
-    """Where samples lie: int64 arrays of one shape."""
+    """Where samples lie: int64 arrays of one shape.
+
+    `first_token` is the row's first token with packing="concat". With "best_fit" it is the first token of the chunk's
+    span, in which the row's pieces begin; with "document", the document's number in the shard.
+    """
 
     shard: I64
     first_token: I64
@@ -57,6 +63,9 @@ class Plan:
       split: name of the split.
       shard_sources: the source of each shard, where a mixture is asked for.
       mixture: which sources take part, and how much of each.
+      packing: how documents become rows: `concat`, `best_fit` or `document` (see `pileshard.order.packing`).
+      shard_documents: int64 [shards], documents of each shard; needed for `document` alone.
+      fim: how documents are rearranged to be filled in the middle, None: not at all.
       chunks: how the shards are cut.
       order: in which order chunks come.
     """
@@ -69,7 +78,10 @@ class Plan:
     split: str = "train"
     shard_sources: Sequence[str] = ()
     mixture: Mixture = PLAIN
-    chunks: Chunks = field(init=False)
+    packing: str = "concat"
+    shard_documents: I64 | None = None
+    fim: Fim | None = None
+    chunks: ChunkTable = field(init=False)
     order: ChunkOrder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +95,7 @@ class Plan:
         put(self, "shard_tokens", np.asarray(self.shard_tokens, dtype=np.int64))
         if not self.shard_tokens.size:
             raise OptionError(f"the dataset has no shards in the split {self.split!r}")
-        put(self, "chunks", cut(self.shard_tokens, self.seq_len))
+        put(self, "chunks", cut_for(self.packing, self.shard_tokens, self.shard_documents, self.seq_len))
         put(self, "order", chunk_order(self.seed, self.chunks, self.shard_sources, self.mixture))
 
     # Sizes
@@ -99,8 +111,8 @@ class Plan:
         return self.chunks.chunk_samples
 
     @property
-    def cut_tokens(self) -> int:
-        """Tokens of the split that are in no sample."""
+    def cut_tokens(self) -> int | None:
+        """Tokens of the split that are in no sample; None where only the documents' lengths tell (`document`)."""
         return self.chunks.cut_tokens
 
     def schedule(
@@ -172,8 +184,8 @@ class Plan:
           positions: integers of at least 0, of any shape.
 
         Returns:
-          Shard number, first token, chunk and sample in the chunk: int64 arrays of that shape. The row is the
-          seq_len + 1 tokens from first_token on.
+          Shard number, first token, chunk and sample in the chunk: int64 arrays of that shape. With packing="concat"
+          the row is the seq_len + 1 tokens from first_token on; else `PackedRows` makes it from chunk and sample.
         """
         at = np.asarray(positions, dtype=np.int64)
         if at.size and int(at.min()) < 0:
@@ -187,7 +199,7 @@ class Plan:
         numbers, back = np.unique(epoch * period + first + slot, return_inverse=True)
         chunk = self.order.chunks_at(numbers)[back].reshape(at.shape)
         shard, token = self.chunks.locate(chunk)
-        return Rows(shard, token + sample * self.seq_len, chunk, sample)
+        return Rows(shard, token + sample * self.chunks.sample_stride, chunk, sample)
 
     # States
 
@@ -210,10 +222,11 @@ class Plan:
             "seed": self.seed,
             "seq_len": self.seq_len,
             "slots": self.slots,
-            "packing": "concat",
+            "packing": self.packing,
             "weights": self.mixture.weights,
             "epochs": self.mixture.epochs,
             "exclude": list(self.mixture.exclude),
+            **({"fim": self.fim.state()} if self.fim is not None else {}),
         }
 
     def check_state(self, state: Mapping[str, Any]) -> int:
@@ -224,7 +237,7 @@ class Plan:
           OptionError: it was saved under other options, or is no state.
         """
         own = self._identity()
-        missing = [name for name in (*own, "position") if name not in state]
+        missing = [name for name in (*own, "position") if name not in state and name != "fim"]
         if missing:
             raise OptionError(f"not a saved state of a plan: it has no {', '.join(missing)}")
         if state["dataset_id"] != own["dataset_id"]:
@@ -232,8 +245,11 @@ class Plan:
                 f"the state was saved for the dataset {state['dataset_id']}, and this one is {own['dataset_id']}: its "
                 f"position means nothing here"
             )
+        own.setdefault("fim", None)
         differing = [
-            f"{name} was {state[name]!r} and is {value!r}" for name, value in own.items() if state[name] != value
+            f"{name} was {state.get(name)!r} and is {value!r}"
+            for name, value in own.items()
+            if state.get(name) != value
         ]
         differing += [
             f"{name} was {state[name]!r} and is unknown here" for name in state if name not in (*own, "position")
@@ -249,15 +265,14 @@ class Plan:
         return self.check_state(start) if isinstance(start, Mapping) else whole("start", start, 0)
 
     def describe(self) -> str:
-        """The order in a few lines for a person: sizes, and what is cut off."""
-        chunks, samples = self.chunks, self.chunk_samples
-        share = chunks.cut_tokens / chunks.tokens
+        """The order in a few lines for a person: sizes, and what is cut off or not filled."""
+        chunks = self.chunks
         return "\n".join(
             (
                 f"dataset {self.dataset_id}, split {self.split}, seed {self.seed}, seq_len {self.seq_len:,}",
                 f"{chunks.tokens:,} tokens in {self.shard_tokens.size:,} shards",
-                f"{self.samples_per_epoch:,} samples an epoch, in {chunks.count:,} chunks of {samples} x "
+                f"{self.samples_per_epoch:,} samples an epoch, in {chunks.count:,} chunks of {self.chunk_samples} x "
                 f"{self.seq_len:,} tokens, {-(-self.order.period // self.slots):,} windows of {self.slots} chunks",
-                f"cut off: {chunks.cut_tokens:,} tokens ({share:.4%}), {chunks.cut_samples:,} whole samples among them",
+                describe_chunks(self.packing, chunks),
             )
         )
