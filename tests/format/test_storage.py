@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import uuid
@@ -153,7 +154,7 @@ def test_temporary_files_lie_in_the_build_s_folder(tmp_path: Path) -> None:
 def test_remote_file_system_that_renames_publishes_by_a_rename(tmp_path: Path) -> None:
     storage = Storage("remote://root")
     remote = DirFileSystem(str(tmp_path), LocalFileSystem())
-    storage.__dict__["_resolved"] = (remote, "root")
+    storage._opened = (os.getpid(), remote, "root")
     assert not storage.is_local
     with storage.create("a/b.bin") as file:
         file.write(b"one")
@@ -166,8 +167,6 @@ def test_remote_file_system_that_renames_publishes_by_a_rename(tmp_path: Path) -
 
 
 def test_reading_at_an_offset_goes_on_after_short_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     path = tmp_path / "a.bin"
     path.write_bytes(bytes(range(100)))
     pread = os.pread
