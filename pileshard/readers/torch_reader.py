@@ -39,13 +39,17 @@ def torch_dataset(
     """A dataset's batches for one data-parallel rank, as a `torch.utils.data.IterableDataset`.
 
         >>> ds = torch_dataset(rank=0, seed=1, path="/data/pile", world_size=8, epochs=3)  # doctest: +SKIP
-        >>> loader = DataLoader(ds, batch_size=None, num_workers=2)  # doctest: +SKIP
+        >>> loader = DataLoader(ds, batch_size=None, num_workers=0)  # doctest: +SKIP
         >>> for step, (inputs, labels) in enumerate(loader, 1):  # doctest: +SKIP
         ...     state = ds.state(step)  # what a checkpoint keeps: start=state goes on from there
 
-    It makes whole batches, so the loader is given `batch_size=None`. They come in the one order whatever `num_workers`;
-    one or two workers feed any accelerator. All epochs are one iteration: each has an order of its own, and a second
-    loop over the loader begins at `start` again.
+    It makes whole batches, so the loader is given `batch_size=None`. They come in the one order whatever `num_workers`.
+    0 is the fastest on a local or mounted file system: measured on one core, it makes 700 M tokens/s (20 microseconds a
+    batch of 8 x 2048), and a worker's batches take 1 ms to be handed over (about 15 M tokens/s). Workers hide the
+    latency of remote storage; each holds up to a window of the rank's chunks (`pileshard.readers.rows`).
+
+    All epochs are one iteration: each has an order of its own, and a second loop over the loader begins at `start`
+    again.
 
     `ds.state(batches)` and `start=` resume a run exactly, with any number of workers, ranks and rows. torchdata's
     StatefulDataLoader works too, for the same number of workers; `ds.state_of(loader.state_dict())` makes its state one
