@@ -14,9 +14,14 @@ from pileshard.errors import DatasetError, OptionError
 from pileshard.format.manifest import Manifest, ShardEntry, SourceEntry
 from pileshard.format.record import parse_example
 from pileshard.format.storage import Storage
+from pileshard.order.even import EvenChunks
+from pileshard.order.fim import Fim
 from pileshard.order.mixture import Mixture
 from pileshard.order.plan import DEFAULT_SLOTS, Plan
+from pileshard.readers.best_fit_rows import BestFitRows
 from pileshard.readers.chunk import ShardReader, remedy
+from pileshard.readers.document_rows import DocumentRows
+from pileshard.readers.packed import PackedRows
 
 #: Environment variable that names the dataset where no path is given.
 PATH_VARIABLE = "PILESHARD_DATA"
@@ -54,10 +59,11 @@ class Location:
       epoch: from 0.
       source: whose tokens they are.
       shard: path of the shard below the dataset's root.
-      tokens: [begin, end) of the row in the shard's tokens.
+      tokens: [begin, end) of the row in the shard's tokens; where the row is packed of several pieces, from the first
+        one's begin to the last one's end.
       chunk: number of the chunk.
       sample: number of the row in its chunk.
-      pieces: the records that the row crosses, in order.
+      pieces: what the records give to the row, in order.
     """
 
     position: int
@@ -124,6 +130,10 @@ class Corpus:
         weights: Mapping[str, float] | str | None = None,
         epochs: Mapping[str, float] | str | int | None = None,
         exclude: Sequence[str] = (),
+        packing: str = "concat",
+        fim_rate: float = 0.0,
+        fim_spm_rate: float = 0.5,
+        fim_ids: Sequence[int] | None = None,
     ) -> CorpusPlan:
         """The order of a split's samples.
 
@@ -136,6 +146,10 @@ class Corpus:
           epochs: how often each source is read in an epoch, by name (those not named: once), or "pile". A plain number
             is no part of the order.
           exclude: names of sources to leave out.
+          packing: `concat`, `best_fit` or `document`: how documents become rows.
+          fim_rate: share of the documents that are rearranged to be filled in the middle.
+          fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
+          fim_ids: token ids that open prefix, middle and suffix.
 
         Raises:
           OptionError: an option is out of range, a name is no source, or the split holds no sample of this length.
@@ -152,6 +166,9 @@ class Corpus:
             split,
             shard_sources=[shard.source for shard in shards],
             mixture=Mixture.of(weights, epochs, exclude, totals),
+            packing=packing,
+            shard_documents=np.fromiter((shard.documents for shard in shards), dtype=np.int64, count=len(shards)),
+            fim=Fim.of(fim_rate, fim_spm_rate, fim_ids, self.manifest.eod_id),
             corpus=self,
             shards=shards,
         )
@@ -173,14 +190,31 @@ class CorpusPlan(Plan):
         """A new reader of the split's shards."""
         return ShardReader(self.corpus.storage, self.shards, self.corpus.manifest.token_dtype)
 
+    def packed(self, reader: ShardReader) -> PackedRows | None:
+        """What makes the rows of chunks from a reader's shards; None with packing="concat"."""
+        if not isinstance(self.chunks, EvenChunks):
+            return None
+        remember = min(self.slots, self.chunks.count)
+        eod_id = self.corpus.manifest.eod_id
+        if self.packing == "document":
+            return DocumentRows(self.chunks, reader, self.shards, eod_id, remember)
+        return BestFitRows(self.chunks, reader, self.shards, eod_id, remember, self.seed)
+
     def row(self, position: int) -> npt.NDArray[Any]:
-        """The tokens at a position: [seq_len + 1] of the dtype on disk."""
+        """The tokens at a position as the dataset has them: [seq_len + 1] of the dtype on disk.
+
+        What a packed row does not fill holds the end-of-document id.
+        """
         rows = self.rows(position)
-        out = np.empty(self.seq_len + 1, dtype=self.corpus.manifest.token_dtype)
         reader = self.reader()
-        reader.read(int(rows.shard), int(rows.first_token), out)
+        packed = self.packed(reader)
+        out = np.empty(self.seq_len + 1 if packed is None else packed.words, dtype=reader.dtype)
+        if packed is None:
+            reader.read(int(rows.shard), int(rows.first_token), out)
+        else:
+            packed.row(int(rows.chunk), int(rows.sample), out)
         reader.close()
-        return out
+        return out[: self.seq_len + 1]
 
     def locate(self, position: int) -> Location:
         """Traces the row at a position back to shard, documents, inputs and lines.
@@ -193,10 +227,19 @@ class CorpusPlan(Plan):
         number, begin = int(rows.shard), int(rows.first_token)
         end = begin + self.seq_len + 1
         reader = self.reader()
-        tokens = np.asarray(reader.index(number).tokens)
-        low = int(np.searchsorted(tokens, np.uint64(begin), side="right")) - 1
-        high = int(np.searchsorted(tokens, np.uint64(end), side="left"))
-        pieces = [self._piece(reader, number, record, begin, end) for record in range(low, high)]
+        packed = self.packed(reader)
+        parts = [(0, begin, end)]
+        if packed is not None:
+            _, found = packed.parts(int(rows.chunk))
+            found = found.of(int(rows.sample), int(rows.sample) + 1)
+            ends = found.token + found.length
+            parts = list(zip(found.place.tolist(), found.token.tolist(), ends.tolist(), strict=True))
+            begin, end = (int(found.token[0]), int(ends[-1])) if parts else (begin, begin)
+        pieces = [
+            self._piece(reader, number, record, part)
+            for part in parts
+            for record in self._records(reader.index(number).tokens, part[1], part[2])
+        ]
         reader.close()
         entry = self.shards[number]
         return Location(
@@ -210,7 +253,15 @@ class CorpusPlan(Plan):
             pieces=pieces,
         )
 
-    def _piece(self, reader: ShardReader, shard: int, record: int, begin: int, end: int) -> Piece:
+    @staticmethod
+    def _records(tokens: npt.NDArray[np.uint64], begin: int, end: int) -> range:
+        """The records that hold tokens [begin, end)."""
+        low = int(np.searchsorted(tokens, np.uint64(begin), side="right")) - 1
+        return range(low, int(np.searchsorted(tokens, np.uint64(end), side="left")))
+
+    def _piece(self, reader: ShardReader, shard: int, record: int, part: tuple[int, int, int]) -> Piece:
+        """What a record gives to a part of a row: its place there, begin and end in the shard's tokens."""
+        place, begin, end = part
         tokens = reader.index(shard).tokens
         first, last = int(tokens[record]), int(tokens[record + 1])
         head = reader.record_head(shard, record)
@@ -230,7 +281,7 @@ class CorpusPlan(Plan):
             line=example.line,
             part=example.part,
             record=record,
-            row_tokens=(low - begin, high - begin),
+            row_tokens=(place + low - begin, place + high - begin),
             record_tokens=(low - first, high - first),
         )
 

@@ -33,10 +33,10 @@ def blocks(
       every: the distance to the next one.
 
     Yields:
-      [batches, rows, seq_len + 1] tokens in the dtype on disk, in memory that the next block reuses. A last batch that
-      is not full is a block of its own.
+      [batches, rows, words] rows as they are read (`RowReader.words`), in the dtype on disk and in memory that the next
+      block reuses. A last batch that is not full is a block of its own.
     """
-    width = rows.plan.seq_len + 1
+    width = rows.words
     batch, steps = schedule.batch, schedule.steps
     most = max(1, min(MOST_BATCHES, BLOCK_TOKENS // (batch * rows.plan.seq_len)))
     memory = np.empty((most * batch, width), dtype=dtype)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +16,72 @@ from pileshard.order.plan import DEFAULT_SLOTS
 from pileshard.order.schedule import Schedule, global_batch
 from pileshard.order.topology import resolve
 from pileshard.readers.blocks import blocks
+from pileshard.readers.features import I32, PAIR, Features
 from pileshard.readers.rows import RowReader
 
-I32 = npt.NDArray[np.int32]
+T = TypeVar("T")
+
+#: What a step takes: (inputs, labels), or a dict of features; int32 [batch, seq_len] each.
+Batch = tuple[I32, I32] | dict[str, I32]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read, by whom and in which steps: what all readers make of their arguments."""
+    """What is read, by whom and in which steps: what all readers make of their arguments.
+
+    Attributes:
+      plan: the order.
+      schedule: the steps.
+      segment_ids: whether documents are told apart with packing="concat" too.
+    """
 
     plan: CorpusPlan
     schedule: Schedule
+    segment_ids: bool = False
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays that `arrays` makes."""
+        return self._features.names
+
+    def element(self, arrays: Sequence[T]) -> tuple[T, ...] | dict[str, T]:
+        """What a step takes, of arrays in the order of `names`: a pair (inputs, labels), or a dict by name."""
+        return tuple(arrays) if self.names == PAIR else dict(zip(self.names, arrays, strict=True))
+
+    def arrays(
+        self,
+        rows: npt.NDArray[Any],
+        step: int,
+        every: int = 1,
+        empty: Callable[..., npt.NDArray[Any]] = np.empty,
+    ) -> tuple[I32, ...]:
+        """What a block of `blocks`, or a batch of it, is for a training step.
+
+        Args:
+          rows: [batches, rows, words] or [rows, words].
+          step: number of the first batch.
+          every: steps from a batch to the next.
+          empty: makes the arrays, from shape and dtype.
+
+        Returns:
+          Arrays in the order of `names`, each int32 of the same shape but [..., seq_len].
+        """
+        positions = None
+        if self._features.needs_positions:
+            count = len(rows) if rows.ndim == 3 else 1
+            taken = [self.schedule.positions(step + n * every) for n in range(count)]
+            positions = np.concatenate(taken).reshape(rows.shape[:-1])
+        return self._features.make(rows, positions, empty)
+
+    @cached_property
+    def _features(self) -> Features:
+        return Features(self.plan, self.segment_ids)
 
     def blocks(self, first: int = 0, every: int = 1) -> Iterator[npt.NDArray[Any]]:
-        """Batches of steps first, first + every, ..., a block at a time: [batches, rows, seq_len + 1] as on disk."""
+        """Batches of steps first, first + every, ..., a block at a time: [batches, rows, words] as they are read.
+
+        Rows have seq_len + 1 words, or more if they are packed; `arrays` makes of them what a step takes.
+        """
         schedule, reader = self.schedule, self.plan.reader()
         rows = RowReader(
             self.plan,
@@ -37,6 +90,7 @@ class Reading:
             world_size=schedule.size,
             start=schedule.start,
             skip=schedule.skip,
+            packed=self.plan.packed(reader),
         )
         return blocks(rows, schedule, reader.dtype, first=first, every=every)
 
@@ -58,13 +112,28 @@ def reading(
     slots: int,
     drop_remainder: bool,
     skip: Iterable[Sequence[int]],
+    packing: str = "concat",
+    segment_ids: bool = False,
+    fim_rate: float = 0.0,
+    fim_spm_rate: float = 0.5,
+    fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None,
 ) -> Reading:
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
     ranks = resolve(rank, world_size)
     batch = global_batch(batch_size, global_batch_size, ranks.size)
     plan = open_corpus(path, storage_options).plan(
-        seed, seq_len=seq_len, split=split, slots=slots, weights=weights, epochs=epochs, exclude=exclude
+        seed,
+        seq_len=seq_len,
+        split=split,
+        slots=slots,
+        weights=weights,
+        epochs=epochs,
+        exclude=exclude,
+        packing=packing,
+        fim_rate=fim_rate,
+        fim_spm_rate=fim_spm_rate,
+        fim_ids=fim_ids,
     )
     schedule = plan.schedule(
         batch,
@@ -75,11 +144,13 @@ def reading(
         drop_remainder=drop_remainder,
         skip=skip,
     )
-    return Reading(plan, schedule)
+    return Reading(plan, schedule, bool(segment_ids))
 
 
-class NumpyBatches(Iterator[tuple[I32, I32]]):
-    """Batches of (inputs, labels), each int32 [batch, seq_len] and the caller's own. Can be run through once.
+class NumpyBatches(Iterator[Any]):
+    """Batches of arrays, each int32 [batch, seq_len] and the caller's own. Can be run through once.
+
+    A batch is (inputs, labels), or the dict of `pileshard.readers.features` where documents are told apart.
 
     Attributes:
       plan: the order.
@@ -91,6 +162,7 @@ class NumpyBatches(Iterator[tuple[I32, I32]]):
         self.plan = reading.plan
         self.schedule = reading.schedule
         self.step = 0
+        self._reading = reading
         self._blocks = reading.blocks()
         self._block: npt.NDArray[Any] | None = None
         self._at = 0
@@ -98,14 +170,14 @@ class NumpyBatches(Iterator[tuple[I32, I32]]):
     def __iter__(self) -> NumpyBatches:
         return self
 
-    def __next__(self) -> tuple[I32, I32]:
+    def __next__(self) -> Batch:
         if self._block is None or self._at == len(self._block):
             self._block, self._at = None, 0
             self._block = next(self._blocks)
         batch = self._block[self._at]
         self._at += 1
         self.step += 1
-        return batch[:, :-1].astype(np.int32), batch[:, 1:].astype(np.int32)
+        return self._reading.element(self._reading.arrays(batch, self.step - 1))  # type: ignore[return-value]
 
     @property
     def position(self) -> int:
@@ -139,6 +211,11 @@ def numpy_dataset(
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
     skip: Iterable[Sequence[int]] = (),
+    packing: str = "concat",
+    segment_ids: bool = False,
+    fim_rate: float = 0.0,
+    fim_spm_rate: float = 0.5,
+    fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> NumpyBatches:
     """Batches of a dataset for one data-parallel rank, as numpy arrays.
@@ -167,10 +244,18 @@ def numpy_dataset(
       skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
         The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
         other ranges.
+      packing: how documents become rows. "concat": end to end, cut every seq_len tokens. "best_fit": packed whole where
+        they fit, rows padded. "document": the first seq_len + 1 tokens of one document a row, padded.
+      segment_ids: give a dict of features that tells documents apart, as the other packings always do.
+      fim_rate: share of the documents that are rearranged to be filled in the middle (see `pileshard.order.fim`).
+      fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
+      fim_ids: token ids that open prefix, middle and suffix.
       storage_options: for fsspec.
 
     Returns:
-      An iterator of (inputs, labels), each int32 [batch, seq_len], with `position` and `state()`.
+      An iterator of (inputs, labels), each int32 [batch, seq_len], with `position` and `state()`; where documents are
+      told apart, of dicts with `input_ids`, `labels`, `segment_ids`, `positions`, `loss_mask`, each int32 [batch,
+      seq_len] (see `pileshard.readers.features`). A padded row may hold no label at all: divide by max(1, mask).
 
     Raises:
       OptionError: an argument is out of range, or contradicts another or the launcher.
@@ -193,6 +278,11 @@ def numpy_dataset(
             slots=slots,
             drop_remainder=drop_remainder,
             skip=skip,
+            packing=packing,
+            segment_ids=segment_ids,
+            fim_rate=fim_rate,
+            fim_spm_rate=fim_spm_rate,
+            fim_ids=fim_ids,
             storage_options=storage_options,
         )
     )

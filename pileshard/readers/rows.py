@@ -26,9 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.order.chunks import CHUNK_TOKENS, I64
-from pileshard.order.plan import Plan, Window
+from pileshard.order.plan import Plan, Rows, Window
 from pileshard.order.skip import NO_SKIP, Skip
 from pileshard.readers.chunk import ShardReader
+from pileshard.readers.packed import PackedRows
 from pileshard.readers.resident import Resident
 
 #: Chunks, or rows, whose place in the order is computed together: the permutation costs a millisecond a call.
@@ -42,8 +43,8 @@ _WHOLE_CHUNK_STRIDE = 4
 class _Share:
     """A rank's part of a window.
 
-    Its slots are first, first + spacing, ...; their chunks begin at `tokens` of `shards`, and it needs every stride-th
-    sample of each. `loaded` says which are in the buffer.
+    Its slots are first, first + spacing, ...; `chunks` stand there, and it needs every stride-th sample of each.
+    `loaded` says which are in the buffer.
     """
 
     window: Window
@@ -51,8 +52,7 @@ class _Share:
     spacing: int
     stride: int
     first: int
-    shards: I64
-    tokens: I64
+    chunks: I64
     loaded: npt.NDArray[np.bool_]
 
 
@@ -61,6 +61,7 @@ class RowReader:
 
     Attributes:
       position: this rank's next position.
+      words: of a row in the shards' dtype: seq_len + 1 tokens, or a packed row (`pileshard.readers.packed`).
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class RowReader:
         start: int = 0,
         skip: Skip = NO_SKIP,
         resident: bool | None = None,
+        packed: PackedRows | None = None,
     ) -> None:
         """Prepares to read; nothing is opened before the first row.
 
@@ -84,8 +86,10 @@ class RowReader:
           start: position to begin at; the rank's first is the first of its own from there on.
           skip: positions to leave out.
           resident: whether to keep the whole split in memory; None: where it takes no more than a window would.
+          packed: makes the rows of the plan's chunks where they are not cut from the tokens as they stand.
         """
         self.plan = plan
+        self._packed = packed
         begin = skip.index(start)
         self._skip = skip
         self._index = begin + (rank - begin) % world_size
@@ -94,23 +98,28 @@ class RowReader:
         self._world = world_size
         spacing = math.gcd(world_size, plan.slots)
         own = plan.slots // spacing
-        if resident is None:
+        if packed is not None:
+            resident = False
+        elif resident is None:
             resident = plan.chunks.tokens <= own * CHUNK_TOKENS
         self._resident = Resident(plan.shard_tokens, shards, plan.seq_len) if resident else None
         whole = not resident and plan.chunk_samples > 1 and world_size // spacing <= _WHOLE_CHUNK_STRIDE
         # Memory that is never written to is never taken: a buffer for more chunks than there are costs nothing.
         buffered = min(own, plan.chunks.count) if whole else 0
-        chunk_tokens = plan.chunk_samples * plan.seq_len + 1
-        self._buffer = np.empty((buffered, chunk_tokens), dtype=shards.dtype)
+        # Neighbouring samples share a token, packed rows share none.
+        self.words = plan.seq_len + 1 if packed is None else packed.words
+        self._step = plan.seq_len if packed is None else packed.words
+        chunk_words = (plan.chunk_samples - 1) * self._step + self.words
+        self._buffer = np.empty((buffered, chunk_words), dtype=shards.dtype)
         item = shards.dtype.itemsize
         self._samples = np.lib.stride_tricks.as_strided(
             self._buffer,
-            (buffered, plan.chunk_samples, plan.seq_len + 1),
-            (chunk_tokens * item, plan.seq_len * item, item),
+            (buffered, plan.chunk_samples, self.words),
+            (chunk_words * item, self._step * item, item),
             writeable=False,
         )
         self._share: _Share | None = None
-        self._ahead: dict[int, tuple[I64, I64]] = {}
+        self._ahead: dict[int, I64] = {}
         nothing = np.empty(0, dtype=np.int64)
         self._places = (nothing, nothing)
 
@@ -118,7 +127,7 @@ class RowReader:
         """Fills a block with the next rows.
 
         Args:
-          out: [rows, seq_len + 1] of the shards' dtype, C order.
+          out: [rows, words] of the shards' dtype, C order.
 
         Raises:
           DatasetError: a shard is damaged.
@@ -165,22 +174,21 @@ class RowReader:
     def _enter(self, window: Window) -> _Share:
         spacing = math.gcd(self._world, window.width)
         own = window.width // spacing
-        places = self._ahead.pop(window.chunk, None)
-        if places is None:
-            places = self._look_ahead(window, spacing, own)
+        chunks = self._ahead.pop(window.chunk, None)
+        if chunks is None:
+            chunks = self._look_ahead(window, spacing, own)
         return _Share(
             window=window,
             end=window.start + window.width * self.plan.chunk_samples,
             spacing=spacing,
             stride=self._world // spacing,
             first=(self.position - window.start) % spacing,
-            shards=places[0],
-            tokens=places[1],
+            chunks=chunks,
             loaded=np.zeros(own, dtype=bool),
         )
 
-    def _look_ahead(self, window: Window, spacing: int, own: int) -> tuple[I64, I64]:
-        """Shards and first tokens of the own chunks of this window; those of some next ones are kept."""
+    def _look_ahead(self, window: Window, spacing: int, own: int) -> I64:
+        """The own chunks of this window; those of some next ones are kept."""
         plan = self.plan
         windows = 1
         if spacing == self._world and window.width == plan.slots:
@@ -190,9 +198,9 @@ class RowReader:
         first = (self.position - window.start) % spacing
         starts = window.chunk + plan.slots * np.arange(windows, dtype=np.int64)
         numbers = starts[:, None] + (first + spacing * np.arange(own, dtype=np.int64))
-        shards, tokens = plan.chunks.locate(plan.order.chunks_at(numbers))
-        self._ahead = {int(start): (shards[i], tokens[i]) for i, start in enumerate(starts) if i}
-        return shards[0], tokens[0]
+        chunks = plan.order.chunks_at(numbers)
+        self._ahead = {int(start): chunks[i] for i, start in enumerate(starts) if i}
+        return chunks[0]
 
     def _positions(self, count: int) -> I64:
         return self.position + self._world * np.arange(count, dtype=np.int64)
@@ -203,22 +211,29 @@ class RowReader:
             # Not beyond an epoch: each has a permutation of its own, which a small dataset soon runs through.
             ahead = min(_AHEAD, self.plan.samples_per_epoch // self._world)
             rows = self.plan.rows(self._positions(max(len(out), ahead)))
-            self._places = (rows.shard, rows.first_token)
+            self._places = self._where(rows)
         shards, firsts = (part[: len(out)] for part in self._places)
         self._places = (self._places[0][len(out) :], self._places[1][len(out) :])
         if self._resident is not None:
             self._resident.copy(self._resident.first[shards] + firsts, out[: len(shards)])
         else:
-            for row, shard, first in zip(out, shards.tolist(), firsts.tolist(), strict=False):
-                self._shards.read(shard, first, row)
+            self._read((shards, firsts), out)
         return len(shards)
+
+    def _where(self, rows: Rows) -> tuple[I64, I64]:
+        """What rows are read by: shard and first token, or chunk and sample where they are packed."""
+        return (rows.shard, rows.first_token) if self._packed is None else (rows.chunk, rows.sample)
+
+    def _read(self, where: tuple[I64, I64], out: npt.NDArray[Any]) -> None:
+        """Reads rows one by one."""
+        read = self._shards.read if self._packed is None else self._packed.row
+        for row, one, other in zip(out, where[0].tolist(), where[1].tolist(), strict=False):
+            read(one, other, row)
 
     def _across(self, share: _Share, out: npt.NDArray[Any]) -> None:
         """Copies the next rows of a window."""
         if share.stride > _WHOLE_CHUNK_STRIDE or len(share.loaded) > len(self._buffer):
-            where = self.plan.rows(self._positions(len(out)))
-            for row, shard, first in zip(out, where.shard.tolist(), where.first_token.tolist(), strict=True):
-                self._shards.read(shard, first, row)
+            self._read(self._where(self.plan.rows(self._positions(len(out)))), out)
             return
         samples, slots = np.divmod(self._positions(len(out)) - share.window.start, share.window.width)
         slots = (slots - share.first) // share.spacing
@@ -233,12 +248,17 @@ class RowReader:
         """Reads the chunks that these rows are the first to need, each from its first needed sample to its end."""
         due = ~share.loaded[slots]
         new, at = np.unique(slots[due], return_index=True)
-        skipped = samples[due][at] * self.plan.seq_len
-        firsts = share.tokens[new] + skipped
-        for slot, skip, shard, first in zip(
-            new.tolist(), skipped.tolist(), share.shards[new].tolist(), firsts.tolist(), strict=True
-        ):
-            self._shards.read(shard, first, self._buffer[slot, skip:])
+        firsts, chunks = samples[due][at], share.chunks[new]
+        if self._packed is not None:
+            for slot, first, chunk in zip(new.tolist(), firsts.tolist(), chunks.tolist(), strict=True):
+                self._packed.fill(chunk, first, self._buffer[slot].reshape(-1, self.words)[first:])
+        else:
+            skipped = firsts * self._step
+            shards, tokens = self.plan.chunks.locate(chunks)
+            for slot, skip, shard, token in zip(
+                new.tolist(), skipped.tolist(), shards.tolist(), (tokens + skipped).tolist(), strict=True
+            ):
+                self._shards.read(shard, token, self._buffer[slot, skip:])
         share.loaded[new] = True
 
     def _copy_across(self, sample: int, slot: int, width: int, out: npt.NDArray[Any]) -> None:

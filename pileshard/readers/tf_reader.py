@@ -1,6 +1,6 @@
 """The order as a `tf.data` pipeline.
 
-    numpy: a block of batches as two int32 arrays -> from_generator (no copy) -> its slices, a batch each (no copy)
+    numpy: a block of batches as int32 arrays -> from_generator (no copy) -> its slices, a batch each (no copy)
 
 Python runs once a block. Measured against other ways (unbatch; one uint16 block that is split and cast inside the
 graph, by block or by batch) this one is the fastest both in a loop inside `tf.function` and in an eager one: TensorFlow
@@ -13,29 +13,22 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pileshard.errors import MissingExtraError
 from pileshard.order.plan import DEFAULT_SLOTS
 from pileshard.readers.blocks import Pool
-from pileshard.readers.numpy_reader import I32, Reading, reading
+from pileshard.readers.numpy_reader import Reading, reading
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _pairs(read: Reading) -> Iterator[tuple[I32, I32]]:
-    """Blocks of inputs and labels: int32 [batches, rows, seq_len] each."""
-    pool = Pool()
+def _elements(read: Reading) -> Iterator[Any]:
+    """Blocks of what steps take: int32 [batches, rows, seq_len] arrays."""
+    pool, step = Pool(), 0
     for block in read.blocks():
-        batches, rows, width = block.shape
-        inputs = pool.empty((batches, rows, width - 1), np.int32)
-        labels = pool.empty((batches, rows, width - 1), np.int32)
-        inputs[:] = block[:, :, :-1]
-        labels[:] = block[:, :, 1:]
-        yield inputs, labels
         # Not held while the next block is made, so that its memory can be used again.
-        del inputs, labels
+        yield read.element(read.arrays(block, step, empty=pool.empty))
+        step += len(block)
 
 
 def dataset(
@@ -55,6 +48,11 @@ def dataset(
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
     skip: Iterable[Sequence[int]] = (),
+    packing: str = "concat",
+    segment_ids: bool = False,
+    fim_rate: float = 0.0,
+    fim_spm_rate: float = 0.5,
+    fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tf.data.Dataset:
     """A dataset's batches for one data-parallel rank, as a `tf.data.Dataset`.
@@ -87,10 +85,18 @@ def dataset(
       skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
         The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
         other ranges.
+      packing: how documents become rows. "concat": end to end, cut every seq_len tokens. "best_fit": packed whole where
+        they fit, rows padded. "document": the first seq_len + 1 tokens of one document a row, padded.
+      segment_ids: give a dict of features that tells documents apart, as the other packings always do.
+      fim_rate: share of the documents that are rearranged to be filled in the middle (see `pileshard.order.fim`).
+      fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
+      fim_ids: token ids that open prefix, middle and suffix.
       storage_options: for fsspec.
 
     Returns:
-      A dataset of (inputs, labels), each int32 [batch, seq_len], of known cardinality.
+      A dataset of (inputs, labels), each int32 [batch, seq_len], of known cardinality; where documents are told apart,
+      of dicts with `input_ids`, `labels`, `segment_ids`, `positions`, `loss_mask`, each int32 [batch, seq_len] (see
+      `pileshard.readers.features`). A padded row may hold no label at all: divide by max(1, mask).
 
     Raises:
       MissingExtraError: TensorFlow is not installed.
@@ -119,6 +125,11 @@ def dataset(
         slots=slots,
         drop_remainder=drop_remainder,
         skip=skip,
+        packing=packing,
+        segment_ids=segment_ids,
+        fim_rate=fim_rate,
+        fim_spm_rate=fim_spm_rate,
+        fim_ids=fim_ids,
         storage_options=storage_options,
     )
     schedule = read.schedule
@@ -129,9 +140,10 @@ def dataset(
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
     steps = tf.data.INFINITE_CARDINALITY if schedule.steps is None else schedule.steps
+    signature = read.element([spec] * len(read.names))
     return (
-        tf.data.Dataset.from_generator(lambda: _pairs(read), output_signature=(spec, spec))
-        .flat_map(lambda inputs, labels: tf.data.Dataset.from_tensor_slices((inputs, labels)))
+        tf.data.Dataset.from_generator(lambda: _elements(read), output_signature=signature)
+        .flat_map(lambda *parts: tf.data.Dataset.from_tensor_slices(parts if len(parts) > 1 else parts[0]))
         .apply(tf.data.experimental.assert_cardinality(steps))
         .with_options(options)
     )
