@@ -223,6 +223,13 @@ def numpy_dataset(
         >>> for inputs, labels in numpy_dataset(rank=0, seed=1, path="/data/pile", world_size=8):  # doctest: +SKIP
         ...     ...
 
+    With JAX, each process reads for its own devices and the arrays become parts of global ones:
+
+        >>> sharding = NamedSharding(mesh, PartitionSpec("data"))  # doctest: +SKIP
+        >>> rows = numpy_dataset(jax.process_index(), 1, world_size=jax.process_count(), ...)  # doctest: +SKIP
+        >>> for batch in rows:  # doctest: +SKIP
+        ...     inputs, labels = (jax.make_array_from_process_local_data(sharding, part) for part in batch)
+
     Args:
       rank: data-parallel rank; None: as the launcher's environment tells, else 0.
       seed: decides the order.

@@ -61,8 +61,9 @@ def dataset(
         >>> model.fit(ds)  # doctest: +SKIP
 
     Each iteration begins at `start`. After n batches the position is start + n * global_batch_size on every rank (and
-    what `skip` left out);
-    `pileshard.open(path).plan(seed, ...).state(position)` is what a checkpoint keeps, and `start=` takes it.
+    what `skip` left out); `pileshard.open(path).plan(seed, ...).state(position)` is what a checkpoint keeps, and
+    `start=` takes it. Its iterators cannot be saved by `tf.train.Checkpoint`, which raises an error: no need, and
+    prefetched batches would not be counted right.
 
     Args:
       rank: data-parallel rank; None: as the launcher's environment tells, else 0.

@@ -18,19 +18,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pileshard.corpus import CorpusPlan
 from pileshard.errors import OptionError
 from pileshard.order.schedule import Schedule
+from pileshard.readers.features import I32
 from pileshard.readers.numpy_reader import Reading, reading
 
 #: What a state holds beside the plan's where it is but a part of the run's: one worker's, or within a step.
 _PART = "torch_part"
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+#: What a step takes: (inputs, labels), or a dict of features.
+Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
 
 
 @dataclass
@@ -44,7 +45,7 @@ class _Progress:
 
 
 class TorchBatches(IterableDataset[Batch]):
-    """Batches of (inputs, labels) of one rank; see `pileshard.torch_dataset`.
+    """Batches of one rank; see `pileshard.torch_dataset`.
 
     It pickles to its arguments alone, and whatever process iterates it opens the files for itself.
     """
@@ -100,16 +101,24 @@ class TorchBatches(IterableDataset[Batch]):
         read = replace(self._reading(), schedule=progress.schedule)
         for block in read.blocks(progress.step, progress.every):
             for batch in block:
-                inputs, labels = _tensors(batch, self._dtype)
+                tensors = self._tensors(read.arrays(batch, progress.step))
                 if not self._single_rows:
                     progress.step += progress.every
-                    yield inputs, labels
+                    yield read.element(tensors)
                     continue
-                for row in range(progress.rows, len(inputs)):
+                for row in range(progress.rows, len(batch)):
                     progress.rows = row + 1
-                    if progress.rows == len(inputs):
+                    if progress.rows == len(batch):
                         progress.step, progress.rows = progress.step + progress.every, 0
-                    yield inputs[row], labels[row]
+                    yield read.element([tensor[row] for tensor in tensors])
+
+    def _tensors(self, arrays: tuple[I32, ...]) -> list[torch.Tensor]:
+        """Tensors in one storage: a worker hands a pair over in 3/4 of the time that two storages take."""
+        together = np.empty((len(arrays), *arrays[0].shape), dtype=self._dtype)
+        for place, array in zip(together, arrays, strict=True):
+            place[...] = array
+        tensor = torch.from_numpy(together)
+        return [tensor[number] for number in range(len(arrays))]
 
     # States
 
@@ -187,15 +196,6 @@ class TorchBatches(IterableDataset[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None, "_progress": None}
-
-
-def _tensors(batch: npt.NDArray[Any], dtype: str) -> Batch:
-    """Inputs and labels, in one storage: a worker hands that over in 3/4 of the time that two take."""
-    both = np.empty((2, batch.shape[0], batch.shape[1] - 1), dtype=dtype)
-    both[0] = batch[:, :-1]
-    both[1] = batch[:, 1:]
-    tensor = torch.from_numpy(both)
-    return tensor[0], tensor[1]
 
 
 def _worker() -> tuple[int, int]:

@@ -32,6 +32,11 @@ def torch_dataset(
     slots: int = DEFAULT_SLOTS,
     drop_remainder: bool = True,
     skip: Iterable[Sequence[int]] = (),
+    packing: str = "concat",
+    segment_ids: bool = False,
+    fim_rate: float = 0.0,
+    fim_spm_rate: float = 0.5,
+    fim_ids: Sequence[int] | None = None,
     dtype: torch.dtype | str = "int64",
     single_rows: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -44,9 +49,9 @@ def torch_dataset(
         ...     state = ds.state(step)  # what a checkpoint keeps: start=state goes on from there
 
     It makes whole batches, so the loader is given `batch_size=None`. They come in the one order whatever `num_workers`.
-    0 is the fastest on a local or mounted file system: measured on one core, it makes 700 M tokens/s (20 microseconds a
-    batch of 8 x 2048), and a worker's batches take 1 ms to be handed over (about 15 M tokens/s). Workers hide the
-    latency of remote storage; each holds up to a window of the rank's chunks (`pileshard.readers.rows`).
+    0 is the fastest on a local or mounted file system: measured on one core, 35 microseconds a batch of 8 x 2048 (480 M
+    tokens/s), where a worker takes 800 to hand one over (20 M tokens/s). Workers hide the latency of remote storage;
+    each holds up to a window of the rank's chunks (`pileshard.readers.rows`).
 
     All epochs are one iteration: each has an order of its own, and a second loop over the loader begins at `start`
     again.
@@ -77,13 +82,21 @@ def torch_dataset(
       skip: ranges of positions to leave out, [(first, last), ...] without last: the batches around a loss spike, say.
         The run goes on with the positions after them, in full batches. No part of a saved state: a run may resume with
         other ranges.
+      packing: how documents become rows. "concat": end to end, cut every seq_len tokens. "best_fit": packed whole where
+        they fit, rows padded. "document": the first seq_len + 1 tokens of one document a row, padded.
+      segment_ids: give a dict of features that tells documents apart, as the other packings always do.
+      fim_rate: share of the documents that are rearranged to be filled in the middle (see `pileshard.order.fim`).
+      fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
+      fim_ids: token ids that open prefix, middle and suffix.
       dtype: of the tensors, int64 (which `torch.nn.functional.cross_entropy` asks for) or int32.
       single_rows: give rows [seq_len] instead of batches, for a framework that makes the loader itself and lets it
         batch. Give the same batch_size here, and the rows come in the same order.
       storage_options: for fsspec.
 
     Returns:
-      An iterable dataset of (inputs, labels), each [batch, seq_len] and the caller's own.
+      An iterable dataset of (inputs, labels), each [batch, seq_len] and the caller's own; where documents are told
+      apart, of dicts with `input_ids`, `labels`, `segment_ids`, `positions`, `loss_mask` (see
+      `pileshard.readers.features`).
 
     Raises:
       MissingExtraError: PyTorch is not installed.
@@ -115,6 +128,11 @@ def torch_dataset(
         "slots": slots,
         "drop_remainder": drop_remainder,
         "skip": tuple(skip),
+        "packing": packing,
+        "segment_ids": segment_ids,
+        "fim_rate": fim_rate,
+        "fim_spm_rate": fim_spm_rate,
+        "fim_ids": fim_ids,
         "storage_options": storage_options,
     }
     return TorchBatches(arguments, kind, single_rows)

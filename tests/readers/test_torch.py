@@ -351,6 +351,23 @@ def test_single_rows_within_a_step_resume_and_are_no_position(made: Made) -> Non
         iter(whole)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_features_of_packed_rows_are_numpys(made: Made, workers: int) -> None:
+    for packing in ({"segment_ids": True}, {"packing": "best_fit"}, {"fim_rate": 0.5, "fim_ids": [7, 8, 9]}):
+        options: dict[str, Any] = {"path": made.url, "seq_len": 64, "batch_size": 9, "start": 18, **packing}
+        expected = list(pileshard.numpy_dataset(**options))
+        found = list(loader(pileshard.torch_dataset(**options), workers))
+        assert len(found) == len(expected) > 10
+        for torchs, numpys in zip(found, expected, strict=True):
+            one, other = ((x if isinstance(x, dict) else dict(enumerate(x))) for x in (torchs, numpys))
+            assert one.keys() == other.keys()
+            assert all(one[name].dtype == torch.int64 for name in one)
+            assert all(np.array_equal(one[name], other[name]) for name in one)
+    row = next(iter(pileshard.torch_dataset(path=made.url, seq_len=64, segment_ids=True, single_rows=True)))
+    assert {name: tuple(value.shape) for name, value in row.items()} == dict.fromkeys(row, (64,))
+    assert len(row) == 5
+
+
 def test_torchruns_ranks_are_taken(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
