@@ -26,7 +26,7 @@ from pileshard.order.chunks import I64
 from pileshard.order.permutation import U64, derive_key, mixed
 
 _SENTINELS = 3
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+_STEP = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Fim:
 
 def _hash(seed: int, positions: I64, numbers: I64) -> U64:
     key = np.uint64(derive_key(seed, 0, "fim"))
-    return mixed(mixed(positions.astype(np.uint64) * _STEP + key) + numbers.astype(np.uint64))
+    return mixed(mixed(positions.astype(np.uint64) * np.uint64(_STEP) + key) + numbers.astype(np.uint64))
 
 
 def _draw(base: U64, number: int) -> U64:
-    return mixed(base + np.uint64(number + 1) * _STEP)
+    return mixed(base + np.uint64((number + 1) * _STEP & (1 << 64) - 1))
 
 
 def _below(draws: U64, share: float) -> npt.NDArray[np.bool_]:
