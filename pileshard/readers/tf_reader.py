@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pileshard.errors import MissingExtraError
 from pileshard.order.plan import DEFAULT_SLOTS
 from pileshard.readers.blocks import Pool
+from pileshard.readers.cache import CACHE_BYTES
 from pileshard.readers.numpy_reader import Reading, reading
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def dataset(
     fim_spm_rate: float = 0.5,
     fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> tf.data.Dataset:
     """A dataset's batches for one data-parallel rank, as a `tf.data.Dataset`.
 
@@ -64,6 +67,10 @@ def dataset(
     what `skip` left out); `pileshard.open(path).plan(seed, ...).state(position)` is what a checkpoint keeps, and
     `start=` takes it. Its iterators cannot be saved by `tf.train.Checkpoint`, which raises an error: no need, and
     prefetched batches would not be counted right.
+
+    With `tf.distribute`, make it in `strategy.distribute_datasets_from_function`, of `context.input_pipeline_id` and
+    `context.num_input_pipelines` as rank and world size. A strategy that is handed a dataset instead takes its batches
+    for global ones and divides each among the replicas.
 
     Args:
       rank: data-parallel rank; None: as the launcher's environment tells, else 0.
@@ -93,6 +100,9 @@ def dataset(
       fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
       fim_ids: token ids that open prefix, middle and suffix.
       storage_options: for fsspec.
+      cache_dir: a folder on a local disk for blocks of a remote dataset, shared by any number of processes (see
+        `pileshard.readers.cache`). A dataset in a directory is read from there.
+      cache_bytes: of the cache on disk, at most.
 
     Returns:
       A dataset of (inputs, labels), each int32 [batch, seq_len], of known cardinality; where documents are told apart,
@@ -132,6 +142,8 @@ def dataset(
         fim_spm_rate=fim_spm_rate,
         fim_ids=fim_ids,
         storage_options=storage_options,
+        cache_dir=cache_dir,
+        cache_bytes=cache_bytes,
     )
     schedule = read.schedule
     spec = tf.TensorSpec((None, schedule.batch if drop_remainder else None, read.plan.seq_len), tf.int32)
@@ -140,6 +152,10 @@ def dataset(
     # There is nothing to tune, and both cost up to 40% on one core.
     options.autotune.enabled = False
     options.experimental_optimization.inject_prefetch = False
+    # A strategy of several workers shards what it is given. A rank's part already is one; the whole would be cut by
+    # blocks, which are not even, if it were not told to count batches.
+    sharding = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = sharding.OFF if schedule.size > 1 else sharding.DATA
     steps = tf.data.INFINITE_CARDINALITY if schedule.steps is None else schedule.steps
     signature = read.element([spec] * len(read.names))
     return (
