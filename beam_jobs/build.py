@@ -41,7 +41,7 @@ from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
-from pileshard.errors import BuildError, OptionError
+from pileshard.errors import BuildError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.storage import Storage
 from pileshard.tokenize import Tokenizer, load
@@ -150,7 +150,7 @@ class _Driver:
         with self._stage("merge"):
             merges = self._merge(groups)
         with self._stage("finish"):
-            finish.write_rejected(self.storage, receipts, accounts)
+            accounts = finish.write_rejected(self.storage, receipts, accounts)
             manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
             finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
@@ -216,11 +216,12 @@ class _Driver:
                 except Exception as error:
                     # What the items left is whole; engines wrap an error's text, cut it or add to it.
                     messages = take_failures(self.storage)
-                    if not messages and isinstance(error, OptionError):
+                    if not messages and isinstance(error, PileshardError):
                         raise
                     raise BuildError(
                         "; ".join(messages[:5])
-                        or f"the {stage} stage stopped: {_last_line(error)}; run the same command again to continue"
+                        or f"the {stage} stage stopped: {_last_line(error)}; run the same command again, which "
+                        "continues the build"
                     ) from error
             done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
         missing = [item.name for item in items if done[item] is None]
@@ -296,6 +297,7 @@ def _has_size(storage: Storage, path: str, size: int) -> bool:
 if __name__ == "__main__":
     import sys
 
-    from pileshard.cli import main
+    from pileshard.cli import entry
 
-    sys.exit(main(["build", *sys.argv[1:]]))
+    sys.argv.insert(1, "build")
+    entry()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator
@@ -99,15 +100,22 @@ def check_rejected(inputs: list[InputEntry], limit: float, storage: Storage) -> 
         )
 
 
-def write_rejected(storage: Storage, receipts: list[TokenizeReceipt], inputs: list[InputEntry]) -> None:
-    """Writes each input's rejected lines in line order, from its parts."""
+def write_rejected(storage: Storage, receipts: list[TokenizeReceipt], inputs: list[InputEntry]) -> list[InputEntry]:
+    """Writes each input's rejected lines in line order, from its parts; returns the inputs with the files' hashes."""
+    entries = []
     for number, entry in enumerate(inputs):
         if entry.rejected_path is None:
+            entries.append(entry)
             continue
+        digest = hashlib.sha256()
         paths = [r.rejected_path for r in receipts if r.item.input == number and r.rejected_path is not None]
         with storage.create(entry.rejected_path) as file:
             for record in heapq.merge(*(_records(storage, path) for path in paths), key=lambda record: record["line"]):
-                file.write(msgspec.json.encode({"input": entry.url, **record}) + b"\n")
+                line = msgspec.json.encode({"input": entry.url, **record}) + b"\n"
+                digest.update(line)
+                file.write(line)
+        entries.append(msgspec.structs.replace(entry, rejected_sha256=digest.hexdigest()))
+    return entries
 
 
 def _records(storage: Storage, path: str) -> Iterator[dict[str, Any]]:

@@ -6,12 +6,14 @@ it adds: Beam's chatter stays out of the user's terminal, and a worker whose dri
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 
 DRIVER_PID = "PILESHARD_DRIVER_PID"
+WORKER_PIDS = "PILESHARD_WORKER_PIDS"
 
 
 def _follow(driver: int) -> None:
@@ -30,6 +32,8 @@ def main() -> None:
     driver = os.environ.get(DRIVER_PID, "")
     if driver.isdecimal():
         threading.Thread(target=_follow, args=(int(driver),), daemon=True).start()
+    with contextlib.suppress(OSError):
+        open(os.path.join(os.environ.get(WORKER_PIDS, ""), str(os.getpid())), "x").close()
     logging.disable(logging.WARNING)
     from apache_beam.runners.worker import sdk_worker_main
 

@@ -12,9 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
-import shlex
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,7 @@ import msgspec
 
 from beam_jobs.items import run_item
 from beam_jobs.job import Item, Job
-from beam_jobs.local_worker import DRIVER_PID
+from beam_jobs.local_runner import local_runner, run_with_workers
 from pileshard.errors import MissingExtraError, OptionError
 
 if TYPE_CHECKING:
@@ -65,24 +62,12 @@ def runner_and_options(beam_args: Sequence[str], workers: int) -> tuple[Any, Pip
     if any(arg == "--runner" or arg.startswith("--runner=") for arg in args):
         runner = None
     else:
-        runner = _local_runner(workers)
+        runner = local_runner(workers)
         args.append(f"--direct_num_workers={workers}")
     try:
         return runner, PipelineOptions(args)
     except SystemExit:
         raise OptionError(f"Apache Beam refuses the options {' '.join(beam_args)}") from None
-
-
-def _local_runner(workers: int) -> Any:
-    """Beam's FnApiRunner, named because `DirectRunner` would first try to fetch another one over the network."""
-    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
-
-    if workers == 1:
-        return FnApiRunner()
-    os.environ[DRIVER_PID] = str(os.getpid())
-    command = f"exec {shlex.quote(sys.executable)} -m beam_jobs.local_worker"
-    return FnApiRunner(default_environment=SubprocessSDKEnvironment.from_command_string(command_string=command))
 
 
 def run_items(
@@ -92,12 +77,20 @@ def run_items(
     if not items:
         return
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    runner, options = runner_and_options(beam_args, min(workers, len(items)))
+    processes = min(workers, len(items))
+    runner, options = runner_and_options(beam_args, processes)
     elements: list[Any] = [msgspec.json.encode(item) for item in items]
-    with beam.Pipeline(runner=runner, options=options) as pipeline:
-        (
-            pipeline
-            | "Items" >> beam.Create(elements, reshuffle=False)
-            | "Spread" >> beam.Reshuffle()
-            | "Do" >> beam.ParDo(ItemFn(msgspec.json.encode(job), token_bytes, eod_id))
-        )
+
+    def run() -> None:
+        with beam.Pipeline(runner=runner, options=options) as pipeline:
+            (
+                pipeline
+                | "Items" >> beam.Create(elements, reshuffle=False)
+                | "Spread" >> beam.Reshuffle()
+                | "Do" >> beam.ParDo(ItemFn(msgspec.json.encode(job), token_bytes, eod_id))
+            )
+
+    if runner is not None and processes > 1:
+        run_with_workers(run)
+    else:
+        run()

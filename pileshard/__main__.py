@@ -1,7 +1,5 @@
 """`python -m pileshard` is the command `pileshard`."""
 
-import sys
+from pileshard.cli import entry
 
-from pileshard.cli import main
-
-sys.exit(main())
+entry()

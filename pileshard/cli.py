@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"pileshard {options.command}: interrupted", file=sys.stderr)
         return 1
+
+
+def entry() -> None:
+    """The console script: as `main`, and ends even where an engine's threads do not."""
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    sys.exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:

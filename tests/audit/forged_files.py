@@ -273,9 +273,10 @@ def _rejected(d: Forgery, change: Callable[[dict[str, Any]], Any]) -> Expected:
     entry = json.loads(d.path(path).read_bytes())
     changed = change(entry)
     lines = changed if isinstance(changed, list) else [entry]
-    d.path(path).write_bytes(
-        b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
-    )
+    data = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+    d.path(path).write_bytes(data)
+    d.manifest["inputs"][0]["rejected_sha256"] = hashlib.sha256(data).hexdigest()
+    d.sign()
     return Expected(K.REJECTED, path)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import psutil
 import pytest
 from tokenizers import Tokenizer
 
@@ -172,6 +173,31 @@ def test_killed_build_resumes_to_the_same_bytes(demo: Path, tmp_path: Path, seed
     assert shard_hashes(output) == shard_hashes(demo)
     assert verify(str(output)).sound
     assert os.listdir(output / "_build") == ["job.json"]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3, 0.8])
+def test_a_killed_worker_stops_the_build_with_a_sentence_and_it_continues(
+    demo: Path, tmp_path: Path, delay: float
+) -> None:
+    output = tmp_path / "dataset"
+    more = ["--workers", "2", "--run-bytes", "100000", "--parts-per-input", "8"]
+    process = subprocess.Popen(command(output, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    workers: list[psutil.Process] = []
+    while process.poll() is None and not workers:
+        children = psutil.Process(process.pid).children()
+        workers = [child for child in children if "beam_jobs.local_worker" in " ".join(child.cmdline())]
+        time.sleep(0.01)
+    time.sleep(delay)
+    workers[0].kill()
+    _, printed = process.communicate(timeout=120)
+    if process.returncode:
+        said = [line for line in printed.splitlines() if line.startswith("pileshard build:")]
+        assert len(said) == 1
+        assert "a worker process died" in said[0]
+        assert "Traceback" not in printed
+    done = subprocess.run(command(output, *more), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert shard_hashes(output) == shard_hashes(demo)
 
 
 def test_the_same_command_on_a_complete_dataset_does_nothing(demo: Path, tmp_path: Path) -> None:
