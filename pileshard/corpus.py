@@ -19,6 +19,7 @@ from pileshard.order.fim import Fim
 from pileshard.order.mixture import Mixture
 from pileshard.order.plan import DEFAULT_SLOTS, Plan
 from pileshard.readers.best_fit_rows import BestFitRows
+from pileshard.readers.cache import BlockCache
 from pileshard.readers.chunk import ShardReader, remedy
 from pileshard.readers.document_rows import DocumentRows
 from pileshard.readers.packed import PackedRows
@@ -186,9 +187,9 @@ class CorpusPlan(Plan):
     corpus: Corpus = field(kw_only=True)
     shards: list[ShardEntry] = field(kw_only=True)
 
-    def reader(self) -> ShardReader:
-        """A new reader of the split's shards."""
-        return ShardReader(self.corpus.storage, self.shards, self.corpus.manifest.token_dtype)
+    def reader(self, cache: BlockCache | None = None) -> ShardReader:
+        """A new reader of the split's shards; a cache is for remote ones."""
+        return ShardReader(self.corpus.storage, self.shards, self.corpus.manifest.token_dtype, cache=cache)
 
     def packed(self, reader: ShardReader) -> PackedRows | None:
         """What makes the rows of chunks from a reader's shards; None with packing="concat"."""

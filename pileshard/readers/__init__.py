@@ -1,6 +1,11 @@
 """Readers that execute the order of `pileshard.order`: numpy, `tf.data` and PyTorch, sample for sample the same.
 
 chunk          tokens [a, b) of a shard: one range read, framing dropped
+pieces         where tokens lie between frames, and how they are copied together
+remote_shards  the same from remote storage: index blocks, read-ahead, retries
+remote_index   what a read needs of remote indexes
+ahead          threads that fetch what is needed next
+cache          blocks of remote files on a local disk
 resident       a whole small split in memory
 rows           a rank's rows from a position on: chunks of a window side by side, read across
 blocks         rows as blocks of batches

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,19 @@ from pileshard.format.manifest import ShardEntry
 from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES
 from pileshard.format.storage import Storage
 from pileshard.order.chunks import I64
+from pileshard.readers.cache import BlockCache
+from pileshard.readers.pieces import copy_pieces, locate_pieces
+from pileshard.readers.remote_shards import RemoteShards
 
 #: Shards kept open. Each holds up to two descriptors, of which systems allow 1,024 or more, and the pages of its index
 #: that searches have touched: about a megabyte that the system takes back at need.
 OPEN_SHARDS = 128
 
-#: Mean tokens a record below which tokens are gathered by number instead of sliced record by record (measured: slices
-#: do 6,100 M tokens/s with 57 records in 131,072 tokens, 500 with 1,000, 20 with 20,000; the gather 440, 440, 270).
-_GATHER_BELOW = 120
+#: Bytes of whole indexes of remote shards kept, or one if it is larger.
+_REMOTE_INDEX_BYTES = 256 << 20
+
+#: Readers that a forked process inherited: what their threads held stays locked there.
+_inherited: list[RemoteShards] = []
 
 #: Most records in one scattered read: systems take 1,024 pieces, and each record makes two.
 _MOST_SCATTERED = 512
@@ -39,8 +45,9 @@ _MOST_SCATTERED = 512
 class _OpenShard:
     """A shard's index and, where it is a local file, its descriptor."""
 
-    def __init__(self, storage: Storage, entry: ShardEntry) -> None:
+    def __init__(self, storage: Storage, entry: ShardEntry, number: int) -> None:
         self.descriptor = -1
+        self.number = number
         self.entry = entry
         self.index = load_index(storage, entry.index_path)
         # As signed numbers, which mix with Python's; plain arrays, since a memmap's own slices are slow.
@@ -95,17 +102,39 @@ class ShardReader:
         dtype: npt.DTypeLike,
         *,
         open_shards: int = OPEN_SHARDS,
+        cache: BlockCache | None = None,
     ) -> None:
+        """Opens nothing before the first read.
+
+        Args:
+          storage: of the dataset.
+          shards: the manifest's entries of those to read.
+          dtype: of a token on disk.
+          open_shards: local files kept open.
+          cache: for remote shards.
+        """
         self.storage = storage
         self.dtype = np.dtype(dtype)
         self._shards = shards
         self._limit = open_shards
         self._open: OrderedDict[int, _OpenShard] = OrderedDict()
+        self._cache = cache
+        self._remote: RemoteShards | None = None
         self._aside = memoryview(bytearray(4096))
         self._scratch = np.empty(0, dtype=np.uint8)
 
+    @cached_property
+    def is_local(self) -> bool:
+        """Whether the shards are files of this machine."""
+        return self.storage.is_local
+
+    def expect(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Says what will be read next, in order: (shard, first token, tokens) each; remote shards are read ahead."""
+        if not self.is_local:
+            self._far().expect(ranges)
+
     def index(self, shard: int) -> Index:
-        """The index of a shard."""
+        """The index of a shard; of a remote one all of it, in memory."""
         return self._shard(shard).index
 
     def read(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
@@ -119,20 +148,15 @@ class ShardReader:
         Raises:
           DatasetError: the shard or its index is missing, too short or does not fit the manifest.
         """
+        if not self.is_local:
+            self._far().read(shard, first, out)
+            return
         opened = self._shard(shard)
         starts, ends = self._pieces(opened, first, first + len(out))
         if self._scattered(opened, starts, ends, out):
             return
         begin, end = int(starts[0]), int(ends[-1])
-        raw = self._bytes(opened, begin, end)
-        starts -= begin
-        ends -= begin
-        if len(starts) * _GATHER_BELOW < len(out):
-            # Copied straight to their place: large temporaries cost more in page faults than the copy itself.
-            pieces = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
-            np.concatenate(pieces, out=out.view(np.uint8))
-        else:
-            _gather(raw, starts, ends, out)
+        copy_pieces(self._bytes(opened, begin, end), starts - begin, ends - begin, out)
 
     def record_head(self, shard: int, record: int) -> bytes:
         """The Example of a record up to its tokens."""
@@ -149,33 +173,47 @@ class ShardReader:
         for opened in self._open.values():
             opened.close()
         self._open.clear()
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+
+    def _far(self) -> RemoteShards:
+        remote = self._remote
+        if remote is None or remote.pid != os.getpid():
+            if remote is not None:
+                _inherited.append(remote)
+            remote = self._remote = RemoteShards(self.storage, self._shards, self.dtype, self._cache)
+        return remote
 
     def _shard(self, number: int) -> _OpenShard:
         opened = self._open.get(number)
         if opened is None:
-            if len(self._open) >= self._limit:
+            entry = self._shards[number]
+            while self._open and (
+                len(self._open) >= self._limit
+                or (not self.is_local and self._index_bytes() + entry.index_size > _REMOTE_INDEX_BYTES)
+            ):
                 self._open.popitem(last=False)[1].close()
-            opened = self._open[number] = _OpenShard(self.storage, self._shards[number])
+            opened = self._open[number] = _OpenShard(self.storage, entry, number)
         self._open.move_to_end(number)
         return opened
+
+    def _index_bytes(self) -> int:
+        return sum(opened.entry.index_size for opened in self._open.values())
 
     def _pieces(self, opened: _OpenShard, first: int, end: int) -> tuple[I64, I64]:
         """Where the wanted tokens lie in the file: start and end byte of each record's part of them."""
         low = int(opened.tokens.searchsorted(first, side="right")) - 1
         high = int(opened.tokens.searchsorted(end, side="left"))
         tokens, offsets = opened.tokens[low : high + 1], opened.offsets[low : high + 1]
-        item = self.dtype.itemsize
-        ends = offsets[1:] - FOOTER_BYTES
-        starts = ends - (tokens[1:] - tokens[:-1]) * item
-        if not len(starts) or (starts - offsets[:-1]).min() < HEADER_BYTES or offsets[-1] > opened.entry.size:
+        pieces = locate_pieces(tokens, offsets, first, end, self.dtype.itemsize, opened.entry.size)
+        if pieces is None:
             raise self._damaged(opened, int(offsets[0]), "has records that do not lie where the index says")
-        starts[0] += (first - tokens[0]) * item
-        ends[-1] -= (tokens[-1] - end) * item
-        return starts, ends
+        return pieces
 
     def _scattered(self, opened: _OpenShard, starts: I64, ends: I64, out: npt.NDArray[Any]) -> bool:
         """Lets the system put each record's tokens where they belong, and the framing aside; False: not done."""
-        if opened.descriptor < 0 or not 1 <= len(starts) <= _MOST_SCATTERED:
+        if not 1 <= len(starts) <= _MOST_SCATTERED:
             return False
         target, aside = out.view(np.uint8).data, self._aside
         begin = position = int(starts[0])
@@ -194,13 +232,9 @@ class ShardReader:
         """Bytes [begin, end) of a shard, in memory that the next call reuses."""
         size = end - begin
         if opened.descriptor < 0:
-            data = self.storage.read_range(opened.entry.path, begin, end)
-            if len(data) != size:
-                raise self._damaged(opened, begin + len(data), "ends")
-            return np.frombuffer(data, dtype=np.uint8)
+            return self._far().bytes(opened.number, begin, end)
         if len(self._scratch) < size:
-            self._aside = memoryview(bytearray(4096))
-        self._scratch = np.empty(size + size // 4, dtype=np.uint8)
+            self._scratch = np.empty(size + size // 4, dtype=np.uint8)
         raw = self._scratch[:size]
         got = 0
         while got < size:
@@ -213,16 +247,3 @@ class ShardReader:
     def _damaged(self, opened: _OpenShard, offset: int, fault: str) -> DatasetError:
         url = self.storage.url_of(opened.entry.path)
         return DatasetError(f"{url}: damaged: {fault} at byte {offset:,}; {remedy(self.storage)}")
-
-
-def _gather(raw: npt.NDArray[np.uint8], starts: I64, ends: I64, out: npt.NDArray[Any]) -> None:
-    """Copies many short pieces together, byte by byte of each token since tokens lie at odd addresses too."""
-    item = out.dtype.itemsize
-    counts = (ends - starts) // item
-    before = np.cumsum(counts) - counts
-    places = np.repeat(starts - before * item, counts)
-    places += np.arange(len(out), dtype=np.int64) * item
-    target = out.view(np.uint8).reshape(-1, item)
-    for byte in range(item):
-        target[:, byte] = raw[places]
-        places += 1

@@ -42,6 +42,7 @@ class DocumentRows(PackedRows):
         begins, sizes = parts.token[firsts], ends[lasts] - parts.token[firsts]
         at = np.cumsum(sizes) - sizes
         tokens = self._memory(int(sizes.sum()))
+        self._reader.expect((shard, begin, size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True))
         for begin, size, target in zip(begins.tolist(), sizes.tolist(), at.tolist(), strict=True):
             self._reader.read(shard, begin, tokens[target : target + size])
         shift = np.repeat(at - begins, lasts - firsts + 1)

@@ -16,6 +16,7 @@ from pileshard.order.plan import DEFAULT_SLOTS
 from pileshard.order.schedule import Schedule, global_batch
 from pileshard.order.topology import resolve
 from pileshard.readers.blocks import blocks
+from pileshard.readers.cache import CACHE_BYTES, BlockCache
 from pileshard.readers.features import I32, PAIR, Features
 from pileshard.readers.rows import RowReader
 
@@ -33,11 +34,13 @@ class Reading:
       plan: the order.
       schedule: the steps.
       segment_ids: whether documents are told apart with packing="concat" too.
+      cache: of remote shards on a local disk.
     """
 
     plan: CorpusPlan
     schedule: Schedule
     segment_ids: bool = False
+    cache: BlockCache | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ class Reading:
 
         Rows have seq_len + 1 words, or more if they are packed; `arrays` makes of them what a step takes.
         """
-        schedule, reader = self.schedule, self.plan.reader()
+        schedule, reader = self.schedule, self.plan.reader(self.cache)
         rows = RowReader(
             self.plan,
             reader,
@@ -91,6 +94,8 @@ class Reading:
             start=schedule.start,
             skip=schedule.skip,
             packed=self.plan.packed(reader),
+            end=None if schedule.steps is None else schedule.position(schedule.steps),
+            every_row=every == 1,
         )
         return blocks(rows, schedule, reader.dtype, first=first, every=every)
 
@@ -118,6 +123,8 @@ def reading(
     fim_spm_rate: float = 0.5,
     fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> Reading:
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
     ranks = resolve(rank, world_size)
@@ -144,7 +151,8 @@ def reading(
         drop_remainder=drop_remainder,
         skip=skip,
     )
-    return Reading(plan, schedule, bool(segment_ids))
+    cache = None if cache_dir is None else BlockCache(cache_dir, cache_bytes)
+    return Reading(plan, schedule, bool(segment_ids), cache)
 
 
 class NumpyBatches(Iterator[Any]):
@@ -217,6 +225,8 @@ def numpy_dataset(
     fim_spm_rate: float = 0.5,
     fim_ids: Sequence[int] | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> NumpyBatches:
     """Batches of a dataset for one data-parallel rank, as numpy arrays.
 
@@ -258,6 +268,9 @@ def numpy_dataset(
       fim_spm_rate: share of those that become suffix, prefix, middle; the others prefix, suffix, middle.
       fim_ids: token ids that open prefix, middle and suffix.
       storage_options: for fsspec.
+      cache_dir: a folder on a local disk for blocks of a remote dataset, shared by any number of processes (see
+        `pileshard.readers.cache`). A dataset in a directory is read from there.
+      cache_bytes: of the cache on disk, at most.
 
     Returns:
       An iterator of (inputs, labels), each int32 [batch, seq_len], with `position` and `state()`; where documents are
@@ -291,5 +304,7 @@ def numpy_dataset(
             fim_spm_rate=fim_spm_rate,
             fim_ids=fim_ids,
             storage_options=storage_options,
+            cache_dir=cache_dir,
+            cache_bytes=cache_bytes,
         )
     )

@@ -86,11 +86,12 @@ def segments(rows: npt.NDArray[Any], places: int) -> Segments:
     """What the marks of packed rows tell: of [rows, words]."""
     marks = np.ascontiguousarray(rows[:, places:]).view(np.uint8)
     bits = 8 * marks.shape[1]
-    row, begin = np.divmod(np.flatnonzero(np.unpackbits(marks)), bits)
-    last = np.append(row[1:] != row[:-1], True)
-    end = np.where(last, places, np.append(begin[1:], 0))
-    first = np.flatnonzero(np.insert(last[:-1], 0, True))
-    number = np.arange(len(row)) - first[row] + 1
+    # As booleans, whose places numpy finds several times as fast.
+    row, begin = np.divmod(np.flatnonzero(np.unpackbits(marks).view(np.bool_)), bits)
+    last = np.append(np.flatnonzero(row[1:] != row[:-1]), len(row) - 1)
+    end = np.append(begin[1:], places)
+    end[last] = places
+    number = np.arange(len(row)) - np.append(0, last[:-1] + 1)[row] + 1
     number[last] = 0
     held = begin < end
     return Segments(row[held], begin[held], end[held], number[held])

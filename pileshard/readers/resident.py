@@ -7,6 +7,7 @@ there for ever after.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,14 +55,22 @@ class Resident:
         touched = np.zeros(len(self._missing) + 1, dtype=np.int64)
         np.add.at(touched, firsts // CHUNK_TOKENS, 1)
         np.add.at(touched, (firsts + self._seq_len) // CHUNK_TOKENS + 1, -1)
-        for number in np.flatnonzero((np.cumsum(touched)[:-1] > 0) & self._missing).tolist():
-            begin = number * CHUNK_TOKENS
-            end = min(begin + CHUNK_TOKENS, len(self._tokens))
-            shard = int(np.searchsorted(self.first, begin, side="right")) - 1
-            while begin < end:
-                upto = min(end, int(self.first[shard + 1]))
-                if begin < upto:
-                    self._shards.read(shard, begin - int(self.first[shard]), self._tokens[begin:upto])
-                begin, shard = upto, shard + 1
-            self._missing[number] = False
+        needed = np.flatnonzero((np.cumsum(touched)[:-1] > 0) & self._missing)
+        ranges = [part for number in needed.tolist() for part in self._parts(number)]
+        if ranges:
+            self._shards.expect([(shard, first, end - begin) for shard, first, begin, end in ranges])
+        for shard, first, begin, end in ranges:
+            self._shards.read(shard, first, self._tokens[begin:end])
+        self._missing[needed] = False
         return bool(self._missing.any())
+
+    def _parts(self, number: int) -> Iterator[tuple[int, int, int, int]]:
+        """A range of `CHUNK_TOKENS` by shard: its number, the first token in it, begin and end in all tokens."""
+        begin = number * CHUNK_TOKENS
+        end = min(begin + CHUNK_TOKENS, len(self._tokens))
+        shard = int(np.searchsorted(self.first, begin, side="right")) - 1
+        while begin < end:
+            upto = min(end, int(self.first[shard + 1]))
+            if begin < upto:
+                yield shard, begin - int(self.first[shard]), begin, upto
+            begin, shard = upto, shard + 1

@@ -38,6 +38,9 @@ _AHEAD = 4096
 #: Largest n for which a rank that needs every n-th sample of a chunk reads it whole.
 _WHOLE_CHUNK_STRIDE = 4
 
+#: Chunks read ahead of a window, where its own are fewer.
+_LEAST_AHEAD = 32
+
 
 @dataclass
 class _Share:
@@ -75,6 +78,8 @@ class RowReader:
         skip: Skip = NO_SKIP,
         resident: bool | None = None,
         packed: PackedRows | None = None,
+        end: int | None = None,
+        every_row: bool = True,
     ) -> None:
         """Prepares to read; nothing is opened before the first row.
 
@@ -87,6 +92,8 @@ class RowReader:
           skip: positions to leave out.
           resident: whether to keep the whole split in memory; None: where it takes no more than a window would.
           packed: makes the rows of the plan's chunks where they are not cut from the tokens as they stand.
+          end: position from which on nothing will be read, if there is one: remote shards are read ahead up to there.
+          every_row: whether all of the rank's rows will be read; else remote shards are not read ahead.
         """
         self.plan = plan
         self._packed = packed
@@ -95,6 +102,8 @@ class RowReader:
         self._index = begin + (rank - begin) % world_size
         self.position = skip.position(self._index)
         self._shards = shards
+        self._end = math.inf if end is None else end
+        self._every_row = every_row
         self._world = world_size
         spacing = math.gcd(world_size, plan.slots)
         own = plan.slots // spacing
@@ -173,22 +182,54 @@ class RowReader:
 
     def _enter(self, window: Window) -> _Share:
         spacing = math.gcd(self._world, window.width)
-        own = window.width // spacing
-        chunks = self._ahead.pop(window.chunk, None)
-        if chunks is None:
-            chunks = self._look_ahead(window, spacing, own)
-        return _Share(
+        chunks = self._own_chunks(window)
+        del self._ahead[window.chunk]
+        share = _Share(
             window=window,
             end=window.start + window.width * self.plan.chunk_samples,
             spacing=spacing,
             stride=self._world // spacing,
             first=(self.position - window.start) % spacing,
             chunks=chunks,
-            loaded=np.zeros(own, dtype=bool),
+            loaded=np.zeros(len(chunks), dtype=bool),
         )
+        if self._every_row and self._packed is None and not self._shards.is_local and self._by_chunks(window):
+            self._announce(share)
+        return share
 
-    def _look_ahead(self, window: Window, spacing: int, own: int) -> I64:
-        """The own chunks of this window; those of some next ones are kept."""
+    def _by_chunks(self, window: Window) -> bool:
+        """Whether the rank's chunks of a window are read whole."""
+        spacing = math.gcd(self._world, window.width)
+        return self._world // spacing <= _WHOLE_CHUNK_STRIDE and window.width // spacing <= len(self._buffer)
+
+    def _announce(self, share: _Share) -> None:
+        """Says which chunks are needed next: those of this window, and as many or more of the windows after it."""
+        words, sample = self._buffer.shape[1], (self.position - share.window.start) // share.window.width
+        begun = sample * self._step
+        shards, tokens = self.plan.chunks.locate(share.chunks)
+        ranges = [
+            (shard, token + begun, words - begun) for shard, token in zip(shards.tolist(), tokens.tolist(), strict=True)
+        ]
+        wanted = len(ranges) + max(len(ranges), _LEAST_AHEAD)
+        end = share.end
+        while len(ranges) < wanted and end < self._end:
+            window = self.plan.window(end)
+            if not self._by_chunks(window):
+                break
+            shards, tokens = self.plan.chunks.locate(self._own_chunks(window))
+            ranges += [(shard, token, words) for shard, token in zip(shards.tolist(), tokens.tolist(), strict=True)]
+            end = window.start + window.width * self.plan.chunk_samples
+        self._shards.expect(ranges)
+
+    def _own_chunks(self, window: Window) -> I64:
+        """The rank's chunks of a window, slot after slot."""
+        if window.chunk not in self._ahead:
+            spacing = math.gcd(self._world, window.width)
+            self._look_ahead(window, spacing, window.width // spacing)
+        return self._ahead[window.chunk]
+
+    def _look_ahead(self, window: Window, spacing: int, own: int) -> None:
+        """Finds the own chunks of this window and of some next ones."""
         plan = self.plan
         windows = 1
         if spacing == self._world and window.width == plan.slots:
@@ -199,8 +240,7 @@ class RowReader:
         starts = window.chunk + plan.slots * np.arange(windows, dtype=np.int64)
         numbers = starts[:, None] + (first + spacing * np.arange(own, dtype=np.int64))
         chunks = plan.order.chunks_at(numbers)
-        self._ahead = {int(start): chunks[i] for i, start in enumerate(starts) if i}
-        return chunks[0]
+        self._ahead.update(zip(starts.tolist(), chunks, strict=True))
 
     def _positions(self, count: int) -> I64:
         return self.position + self._world * np.arange(count, dtype=np.int64)
@@ -226,13 +266,16 @@ class RowReader:
 
     def _read(self, where: tuple[I64, I64], out: npt.NDArray[Any]) -> None:
         """Reads rows one by one."""
+        if self._packed is None and not self._shards.is_local:
+            rows = zip(where[0].tolist(), where[1].tolist(), strict=True)
+            self._shards.expect((shard, first, self.words) for shard, first in rows)
         read = self._shards.read if self._packed is None else self._packed.row
         for row, one, other in zip(out, where[0].tolist(), where[1].tolist(), strict=False):
             read(one, other, row)
 
     def _across(self, share: _Share, out: npt.NDArray[Any]) -> None:
         """Copies the next rows of a window."""
-        if share.stride > _WHOLE_CHUNK_STRIDE or len(share.loaded) > len(self._buffer):
+        if not self._by_chunks(share.window):
             self._read(self._where(self.plan.rows(self._positions(len(out)))), out)
             return
         samples, slots = np.divmod(self._positions(len(out)) - share.window.start, share.window.width)
@@ -255,6 +298,10 @@ class RowReader:
         else:
             skipped = firsts * self._step
             shards, tokens = self.plan.chunks.locate(chunks)
+            if not self._every_row and not self._shards.is_local:
+                due_now = zip(shards.tolist(), (tokens + skipped).tolist(), skipped.tolist(), strict=True)
+                words = self._buffer.shape[1]
+                self._shards.expect((shard, token, words - skip) for shard, token, skip in due_now)
             for slot, skip, shard, token in zip(
                 new.tolist(), skipped.tolist(), shards.tolist(), (tokens + skipped).tolist(), strict=True
             ):

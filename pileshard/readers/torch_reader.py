@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pileshard.errors import MissingExtraError, OptionError
 from pileshard.order.plan import DEFAULT_SLOTS
+from pileshard.readers.cache import CACHE_BYTES
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,8 @@ def torch_dataset(
     dtype: torch.dtype | str = "int64",
     single_rows: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> TorchBatches:
     """A dataset's batches for one data-parallel rank, as a `torch.utils.data.IterableDataset`.
 
@@ -92,6 +95,9 @@ def torch_dataset(
       single_rows: give rows [seq_len] instead of batches, for a framework that makes the loader itself and lets it
         batch. Give the same batch_size here, and the rows come in the same order.
       storage_options: for fsspec.
+      cache_dir: a folder on a local disk for blocks of a remote dataset, shared by any number of processes (see
+        `pileshard.readers.cache`). A dataset in a directory is read from there.
+      cache_bytes: of the cache on disk, at most.
 
     Returns:
       An iterable dataset of (inputs, labels), each [batch, seq_len] and the caller's own; where documents are told
@@ -134,5 +140,7 @@ def torch_dataset(
         "fim_spm_rate": fim_spm_rate,
         "fim_ids": fim_ids,
         "storage_options": storage_options,
+        "cache_dir": cache_dir,
+        "cache_bytes": cache_bytes,
     }
     return TorchBatches(arguments, kind, single_rows)

@@ -1,0 +1,148 @@
+"""Tokens of remote shards: by range reads, ahead of their use, through a local cache if there is one.
+
+    expect -> threads -> index blocks, one range of the shard -> local cache -> retries -> fsspec
+
+Memory of a reader beside its rows: AHEAD_BYTES of tokens that were read ahead (never more than the chunks of the next
+windows), INDEX_BYTES of indexes, and for each thread the bytes of one chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pileshard.errors import DatasetError
+from pileshard.format.index import HEADER_BYTES
+from pileshard.format.manifest import ShardEntry
+from pileshard.format.storage import Storage
+from pileshard.readers.ahead import Ahead
+from pileshard.readers.cache import BlockCache
+from pileshard.readers.pieces import copy_pieces, locate_pieces
+from pileshard.readers.remote_index import DamagedIndex, RemoteIndexes
+
+#: Bytes of tokens read ahead: a window of 768 chunks of uint16 tokens is 201 MB.
+AHEAD_BYTES = 256 << 20
+
+#: Range reads at once: with 100 ms of latency they bring 20 M uint16 tokens/s.
+THREADS = 16
+
+_Wait = Callable[[float], bool]
+
+
+class RemoteShards:
+    """Reads ranges of tokens from shards that are not files of this machine. Belongs to the process that made it.
+
+    Attributes:
+      pid: of that process.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        shards: Sequence[ShardEntry],
+        dtype: np.dtype[Any],
+        cache: BlockCache | None = None,
+        *,
+        ahead_bytes: int = AHEAD_BYTES,
+        threads: int = THREADS,
+    ) -> None:
+        """Opens nothing before the first read. With threads=0 nothing is read ahead."""
+        self.pid = os.getpid()
+        self._source = _Source(storage, shards, dtype, cache)
+        self._ahead = (
+            Ahead(self._source.tokens, dtype.itemsize, threads=threads, limit=ahead_bytes) if threads else None
+        )
+
+    def expect(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Says what will be read next, in order: (shard, first token, tokens) each."""
+        if self._ahead is not None:
+            self._ahead.expect(ranges)
+
+    def read(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
+        """Fills a contiguous array with a shard's tokens from `first` on.
+
+        Raises:
+          DatasetError: the shard or its index is missing, damaged or cannot be had.
+        """
+        ready = None if self._ahead is None else self._ahead.take(shard, first, len(out))
+        if ready is None:
+            self._source.fill(shard, first, out)
+        else:
+            out[:] = ready
+
+    def bytes(self, shard: int, begin: int, end: int) -> npt.NDArray[np.uint8]:
+        """Bytes [begin, end) of a shard."""
+        return np.frombuffer(self._source.shard_bytes(self._source.shards[shard], begin, end), dtype=np.uint8)
+
+    def close(self) -> None:
+        """Ends the threads."""
+        if self._ahead is not None:
+            self._ahead.close()
+
+
+class _Source:
+    """Fetches tokens; several threads may at once."""
+
+    def __init__(
+        self, storage: Storage, shards: Sequence[ShardEntry], dtype: np.dtype[Any], cache: BlockCache | None
+    ) -> None:
+        self.storage = storage
+        self.shards = shards
+        self._dtype = dtype
+        self._cache = cache
+        self._indexes = RemoteIndexes(shards)
+
+    def tokens(self, shard: int, first: int, count: int, stopped: _Wait) -> npt.NDArray[Any]:
+        """So many tokens of a shard from `first` on."""
+        out = np.empty(count, dtype=self._dtype)
+        self.fill(shard, first, out, stopped)
+        return out
+
+    def fill(self, shard: int, first: int, out: npt.NDArray[Any], stopped: _Wait | None = None) -> None:
+        entry = self.shards[shard]
+        end = first + len(out)
+
+        def index_bytes(entry: ShardEntry, begin: int, end: int) -> bytes:
+            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped)
+
+        if entry.index_size != HEADER_BYTES + 32 * (entry.records + 1):
+            raise self._damaged(entry.index_path, "damaged: has no size that fits its records")
+        try:
+            tokens, offsets = self._indexes.span(shard, first, end, index_bytes)
+        except DamagedIndex:
+            raise self._damaged(entry.index_path, "damaged: tells what does not fit the manifest") from None
+        pieces = locate_pieces(tokens, offsets, first, end, self._dtype.itemsize, entry.size)
+        if pieces is None:
+            raise self._damaged(
+                entry.path, f"damaged: has records that do not lie where the index says, at {offsets[0]:,}"
+            )
+        starts, ends = pieces
+        begin = int(starts[0])
+        raw = np.frombuffer(self.shard_bytes(entry, begin, int(ends[-1]), stopped), dtype=np.uint8)
+        copy_pieces(raw, starts - begin, ends - begin, out)
+
+    def shard_bytes(self, entry: ShardEntry, begin: int, end: int, stopped: _Wait | None = None) -> bytes:
+        return self._bytes(entry.path, entry.sha256, entry.size, begin, end, stopped)
+
+    def _bytes(self, path: str, sha256: str, size: int, begin: int, end: int, stopped: _Wait | None) -> bytes:
+        def fetch(begin: int, end: int) -> bytes:
+            try:
+                data = self.storage.read_range(path, begin, end, stopped=stopped)
+            except FileNotFoundError:
+                raise self._damaged(path, "is missing") from None
+            if len(data) != end - begin:
+                raise self._damaged(
+                    path, f"damaged: ends at byte {begin + len(data):,} where the manifest has {size:,} bytes"
+                )
+            return data
+
+        if self._cache is None:
+            return fetch(begin, end)
+        return self._cache.read(sha256, size, begin, end, fetch)
+
+    def _damaged(self, path: str, fault: str) -> DatasetError:
+        return DatasetError(f"{self.storage.url_of(path)}: {fault}; run `pileshard verify {self.storage.url}`")
