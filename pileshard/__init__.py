@@ -4,6 +4,7 @@
     numpy_dataset(rank, seed, path=...)    the same batches as numpy arrays
     torch_dataset(rank, seed, path=...)    the same batches as a torch.utils.data.IterableDataset
     open(path)                             a Corpus: manifest, sources, tokens, and plan(seed, ...), the order itself
+    verify(path, level="full")             a Report: the dataset proved from its bytes, or every fault named
 
 Nothing heavy is imported before it is used; only `dataset` needs TensorFlow, and only `torch_dataset` PyTorch.
 """
@@ -25,6 +26,7 @@ from pileshard.errors import (
 from pileshard.version import __version__
 
 if TYPE_CHECKING:
+    from pileshard.audit.verify import verify
     from pileshard.corpus import Corpus
     from pileshard.corpus import open_corpus as open
     from pileshard.order.topology import Topology
@@ -40,6 +42,7 @@ _LAZY = {
     "numpy_dataset": ("pileshard.readers.numpy_reader", "numpy_dataset"),
     "open": ("pileshard.corpus", "open_corpus"),
     "torch_dataset": ("pileshard.readers.torch_reader", "torch_dataset"),
+    "verify": ("pileshard.audit.verify", "verify"),
 }
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "numpy_dataset",
     "open",
     "torch_dataset",
+    "verify",
 ]
 
 
