@@ -17,6 +17,9 @@ the positions p % W == r (`schedule`): where W divides S that is whole columns, 
 from front to back. The order knows neither W nor the batch size, so both may change at any step. An epoch's last window
 is as wide as there are chunks left. `topology` says which r and W are this process's.
 
+What a sample is, `packing` says: tokens as they stand, documents packed whole (`even`, `best_fit`), or one document.
+`fim` rearranges documents so that a model learns to fill in the middle.
+
     >>> plan = Plan("id", [5000, 3000], seed=7, seq_len=10, slots=4)
     >>> plan.samples_per_epoch, plan.chunk_samples
     (798, 1)

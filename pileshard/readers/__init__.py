@@ -8,7 +8,12 @@ ahead          threads that fetch what is needed next
 cache          blocks of remote files on a local disk
 resident       a whole small split in memory
 rows           a rank's rows from a position on: chunks of a window side by side, read across
+boundaries     where documents begin in a shard
+packed         packed rows: their parts, and how they are kept until they become features
+best_fit_rows  rows of whole documents
+document_rows  rows of one document each
 blocks         rows as blocks of batches
+features       what a step takes, made from rows: inputs and labels, segments, positions, a loss mask
 numpy_reader   blocks as an iterator of numpy batches
 tf_reader      blocks as a tf.data.Dataset
 torch_reader   what makes a PyTorch dataset

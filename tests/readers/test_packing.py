@@ -280,6 +280,33 @@ def test_other_file_systems_and_uint32(long: Made) -> None:
             assert same(features, expected(remote, plan, 10 * step + np.arange(10)))
 
 
+def test_the_rest_of_long_documents_is_not_read(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pileshard.order.even.MAX_CUT", 0.5)
+    monkeypatch.setattr("pileshard.readers.document_rows._READ_THROUGH", 5)
+    plan = open_corpus(made.url).plan(0, seq_len=15, packing="document")
+    assert plan.chunk_samples > 32
+    shards = plan.reader()
+    read, wanted = 0, 0
+
+    def counted(shard: int, first: int, out: np.ndarray) -> None:
+        nonlocal read
+        read += len(out)
+        type(shards).read(shards, shard, first, out)
+
+    monkeypatch.setattr(shards, "read", counted)
+    packed = plan.packed(shards)
+    assert packed is not None
+    rows = np.empty((plan.chunk_samples, packed.words), dtype=np.uint16)
+    where = plan.rows(np.arange(plan.samples_per_epoch))
+    for chunk in range(plan.chunks.count):
+        packed.fill(chunk, 0, rows)
+        wanted += int(packed.parts(chunk)[1].length.sum())
+        for position in np.flatnonzero(where.chunk == chunk)[::5].tolist():
+            assert np.array_equal(rows[where.sample[position], :16], plan.row(position))
+    assert wanted <= read <= wanted + 5 * sum(plan.shard_documents)
+    assert read < 0.7 * sum(plan.shard_tokens)
+
+
 def test_an_index_of_other_documents_is_refused(tmp_path: Path) -> None:
     made = make_dataset(str(tmp_path), {("a", "train"): [2 * RECORD_TOKENS]}, mean_document=1e9)
     index = tmp_path / made.manifest.shards[0].index_path
