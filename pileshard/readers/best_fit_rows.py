@@ -9,10 +9,8 @@ pieces into the first ones and a window is read across its chunks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pileshard.format.manifest import ShardEntry
 from pileshard.order.best_fit import assign
@@ -69,8 +67,6 @@ class BestFitRows(PackedRows):
         place = before - np.repeat(before[new], np.diff(np.append(new, len(row))))
         return shard, Parts(row, place, token, length)
 
-    def _fetch(self, shard: int, parts: Parts) -> tuple[npt.NDArray[Any], I64]:
-        begin, end = int(parts.token.min()), int((parts.token + parts.length).max())
-        tokens = self._memory(end - begin)
-        self._reader.read(shard, begin, tokens)
-        return tokens, parts.token - begin
+    def _runs(self, parts: Parts) -> tuple[I64, I64, I64]:
+        begin, end = parts.token.min(), (parts.token + parts.length).max()
+        return np.array([begin]), np.array([end - begin]), np.zeros_like(parts.row)

@@ -39,14 +39,13 @@ class Boundaries:
         # Before document j stand as many continuing records as have at most j others before them.
         others = continuing - np.arange(len(continuing))
         records = numbers + np.searchsorted(others, numbers, side="right")
-        return np.asarray(self._reader.index(shard).tokens[records]).astype(np.int64)
+        low, high = int(records[0]), int(records[-1])
+        return self._reader.tokens_before(shard, low, high)[records - low]
 
     def across(self, shard: int, begin: int, end: int) -> I64:
         """Bounds of the documents that tokens [begin, end) of a shard touch: int64 [documents + 1], ascending."""
-        tokens = np.asarray(self._reader.index(shard).tokens)
+        low, high = self._reader.record_of(shard, begin), self._reader.record_of(shard, end - 1) + 1
         continuing = self._continuing_records(shard)
-        low = int(tokens.searchsorted(np.uint64(begin), side="right")) - 1
-        high = int(tokens.searchsorted(np.uint64(end), side="left"))
         first = low - int(np.searchsorted(continuing, low, side="right"))  # number of the document
         last = high - int(np.searchsorted(continuing, high, side="left"))
         return self.numbered(shard, first, last)
@@ -54,10 +53,10 @@ class Boundaries:
     def _continuing_records(self, shard: int) -> I64:
         found = self._continuing.get(shard)
         if found is None:
-            entry, index = self._shards[shard], self._reader.index(shard)
+            entry = self._shards[shard]
             found = np.empty(0, dtype=np.int64)
             if entry.documents != entry.records:
-                keys = np.asarray(index.keys[:-1])
+                keys = self._reader.keys(shard)
                 found = np.flatnonzero(keys[1:] == keys[:-1]) + 1
                 if entry.records - len(found) != entry.documents:
                     storage = self._reader.storage

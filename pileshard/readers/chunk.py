@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.errors import DatasetError
+from pileshard.format.identity import U64
 from pileshard.format.index import Index, load_index
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES
@@ -136,6 +137,27 @@ class ShardReader:
     def index(self, shard: int) -> Index:
         """The index of a shard; of a remote one all of it, in memory."""
         return self._shard(shard).index
+
+    def record_of(self, shard: int, token: int) -> int:
+        """The record that holds a token of a shard."""
+        if not self.is_local:
+            return self._far().record_of(shard, token)
+        return int(self._shard(shard).tokens.searchsorted(token, side="right")) - 1
+
+    def tokens_before(self, shard: int, first: int, last: int) -> I64:
+        """Tokens before each of the records first to last of a shard: int64 [last - first + 1].
+
+        `last` may be the number of records.
+        """
+        if not self.is_local:
+            return self._far().tokens_before(shard, first, last)
+        return self._shard(shard).tokens[first : last + 1]
+
+    def keys(self, shard: int) -> U64:
+        """Keys of all records of a shard: uint64 [records]."""
+        if not self.is_local:
+            return self._far().keys(shard)
+        return np.asarray(self._shard(shard).index.keys[:-1])
 
     def read(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
         """Fills an array with a shard's tokens from `first` on.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pileshard.format.manifest import ShardEntry
 from pileshard.order.chunks import I64
@@ -35,15 +33,9 @@ class DocumentRows(PackedRows):
         row = np.arange(last - first, dtype=np.int64)
         return shard, Parts(row, np.zeros_like(row), bounds[:-1], np.minimum(np.diff(bounds), self.places))
 
-    def _fetch(self, shard: int, parts: Parts) -> tuple[npt.NDArray[Any], I64]:
+    def _runs(self, parts: Parts) -> tuple[I64, I64, I64]:
         ends = parts.token + parts.length
-        apart = np.flatnonzero(parts.token[1:] - ends[:-1] > _READ_THROUGH) + 1
-        firsts, lasts = np.insert(apart, 0, 0), np.append(apart, len(ends)) - 1
-        begins, sizes = parts.token[firsts], ends[lasts] - parts.token[firsts]
-        at = np.cumsum(sizes) - sizes
-        tokens = self._memory(int(sizes.sum()))
-        self._reader.expect((shard, begin, size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True))
-        for begin, size, target in zip(begins.tolist(), sizes.tolist(), at.tolist(), strict=True):
-            self._reader.read(shard, begin, tokens[target : target + size])
-        shift = np.repeat(at - begins, lasts - firsts + 1)
-        return tokens, parts.token + shift
+        apart = parts.token[1:] - ends[:-1] > _READ_THROUGH
+        firsts = np.flatnonzero(np.append(True, apart))
+        lasts = np.append(firsts[1:], len(ends)) - 1
+        return parts.token[firsts], ends[lasts] - parts.token[firsts], np.cumsum(np.append(0, apart))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,37 +117,73 @@ class PackedRows(ABC):
         self._scratch = np.empty(0, dtype=reader.dtype)
         self._remember = remember
         self._remembered: OrderedDict[int, tuple[int, Parts]] = OrderedDict()
+        self._expected: dict[int, tuple[int, Parts]] = {}
 
     @abstractmethod
     def parts(self, chunk: int) -> tuple[int, Parts]:
         """The shard of a chunk, and what its rows are made of."""
 
     @abstractmethod
-    def _fetch(self, shard: int, parts: Parts) -> tuple[npt.NDArray[Any], I64]:
-        """Tokens that hold all these parts, and where in them each begins."""
+    def _runs(self, parts: Parts) -> tuple[I64, I64, I64]:
+        """What is read for parts: begin and length of each run of the shard's tokens, and the run of each part."""
+
+    def expect(self, chunks: Iterable[tuple[int, int]]) -> None:
+        """Says which chunks `fill` is called for next, and from which row on; remote ones are read ahead."""
+        self._expected = {}
+        ranges = []
+        for chunk, first in chunks:
+            shard, parts = self._expected[chunk] = self.parts(chunk)
+            parts = parts.of(first, self._chunks.chunk_samples)
+            if len(parts.row):
+                begins, sizes, _ = self._runs(parts)
+                ranges += [(shard, *run) for run in zip(begins.tolist(), sizes.tolist(), strict=True)]
+        self._reader.expect(ranges)
+
+    def expect_rows(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Says which rows (chunk, sample) `row` is called for next."""
+        ranges = []
+        for chunk, sample in rows:
+            shard, parts = self._recall(chunk)
+            found = parts.of(sample, sample + 1)
+            ranges += [(shard, *part) for part in zip(found.token.tolist(), found.length.tolist(), strict=True)]
+        self._reader.expect(ranges)
 
     def fill(self, chunk: int, first: int, out: npt.NDArray[Any]) -> None:
         """Makes the rows of a chunk from row `first` on: [rows, words], contiguous."""
-        shard, parts = self.parts(chunk)
+        shard, parts = self._expected.pop(chunk) if chunk in self._expected else self.parts(chunk)
         parts = parts.of(first, first + len(out))
         parts = parts._replace(row=parts.row - first)
         self._blank(parts, out)
         if len(parts.row):
-            tokens, begins = self._fetch(shard, parts)
-            _copy(tokens, begins, parts.row * self.words + parts.place, parts.length, out.reshape(-1))
+            begins, sizes, run = self._runs(parts)
+            at = np.cumsum(sizes) - sizes
+            tokens = self._memory(int(sizes.sum()))
+            for begin, size, target in zip(begins.tolist(), sizes.tolist(), at.tolist(), strict=True):
+                self._reader.read(shard, begin, tokens[target : target + size])
+            _copy(
+                tokens,
+                parts.token + (at - begins)[run],
+                parts.row * self.words + parts.place,
+                parts.length,
+                out.reshape(-1),
+            )
 
     def row(self, chunk: int, sample: int, out: npt.NDArray[Any]) -> None:
         """Makes one row, reading its own tokens alone: [words]."""
+        shard, parts = self._recall(chunk)
+        parts = parts.of(sample, sample + 1)
+        self._blank(parts._replace(row=np.zeros_like(parts.row)), out[None])
+        for place, token, length in zip(*(part.tolist() for part in parts[1:]), strict=True):
+            self._reader.read(shard, token, out[place : place + length])
+
+    def _recall(self, chunk: int) -> tuple[int, Parts]:
         found = self._remembered.get(chunk)
         if found is None:
             found = self._remembered[chunk] = self.parts(chunk)
             if len(self._remembered) > self._remember:
                 self._remembered.popitem(last=False)
         self._remembered.move_to_end(chunk)
-        shard, parts = found[0], found[1].of(sample, sample + 1)
-        self._blank(parts._replace(row=np.zeros_like(parts.row)), out[None])
-        for place, token, length in zip(*(part.tolist() for part in parts[1:]), strict=True):
-            self._reader.read(shard, token, out[place : place + length])
+        return found
 
     def _blank(self, parts: Parts, out: npt.NDArray[Any]) -> None:
         out[:, : self.places] = self._eod

@@ -67,9 +67,7 @@ class RemoteIndexes:
         Raises:
           DamagedIndex: it does not fit the manifest or itself.
         """
-        with self._lock:
-            lock = self._locks.setdefault(shard, threading.Lock())
-        with lock:  # several chunks of a shard at once would fetch the same
+        with self._locked(shard):
             if self._whole:
                 rows = self._rows(shard, fetch)
                 low = int(rows[_TOKENS].searchsorted(first, side="right")) - 1
@@ -78,6 +76,25 @@ class RemoteIndexes:
             low = self._column(shard, first, fetch)
             high = self._column(shard, end - 1, fetch) + 1
             return self._slice(shard, _TOKENS, low, high, fetch), self._slice(shard, _OFFSETS, low, high, fetch)
+
+    def record_of(self, shard: int, token: int, fetch: FetchIndex) -> int:
+        """The record that holds a token of a shard; raises what `span` does."""
+        with self._locked(shard):
+            if self._whole:
+                return int(self._rows(shard, fetch)[_TOKENS].searchsorted(token, side="right")) - 1
+            return self._column(shard, token, fetch)
+
+    def tokens_before(self, shard: int, first: int, last: int, fetch: FetchIndex) -> I64:
+        """Tokens before each of the records first to last of a shard, as `span` gives them."""
+        with self._locked(shard):
+            if self._whole:
+                return self._rows(shard, fetch)[_TOKENS, first : last + 1]
+            return self._slice(shard, _TOKENS, first, last, fetch)
+
+    def _locked(self, shard: int) -> threading.Lock:
+        """Several chunks of a shard at once would fetch the same."""
+        with self._lock:
+            return self._locks.setdefault(shard, threading.Lock())
 
     def _rows(self, shard: int, fetch: FetchIndex) -> I64:
         """Both rows of a whole index: int64 [2, records + 1]."""

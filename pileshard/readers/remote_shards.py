@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pileshard.errors import DatasetError
+from pileshard.format.identity import U64
 from pileshard.format.index import HEADER_BYTES
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.storage import Storage
+from pileshard.order.chunks import I64
 from pileshard.readers.ahead import Ahead
 from pileshard.readers.cache import BlockCache
 from pileshard.readers.pieces import copy_pieces, locate_pieces
-from pileshard.readers.remote_index import DamagedIndex, RemoteIndexes
+from pileshard.readers.remote_index import DamagedIndex, FetchIndex, RemoteIndexes
 
 #: Bytes of tokens read ahead: a window of 768 chunks of uint16 tokens is 201 MB.
 AHEAD_BYTES = 256 << 20
 
 #: Range reads at once: with 100 ms of latency they bring 20 M uint16 tokens/s.
 THREADS = 16
+
+T = TypeVar("T")
 
 _Wait = Callable[[float], bool]
 
@@ -74,6 +78,21 @@ class RemoteShards:
         else:
             out[:] = ready
 
+    def record_of(self, shard: int, token: int) -> int:
+        """The record that holds a token of a shard."""
+        return self._source.ask(shard, lambda indexes, fetch: indexes.record_of(shard, token, fetch))
+
+    def tokens_before(self, shard: int, first: int, last: int) -> I64:
+        """Tokens before each of the records first to last of a shard: int64 [last - first + 1]."""
+        return self._source.ask(shard, lambda indexes, fetch: indexes.tokens_before(shard, first, last, fetch))
+
+    def keys(self, shard: int) -> U64:
+        """Keys of all records of a shard: uint64 [records]."""
+        entry = self._source.shards[shard]
+        begin = HEADER_BYTES + 3 * 8 * (entry.records + 1)
+        data = self._source.ask(shard, lambda _, fetch: fetch(entry, begin, begin + 8 * entry.records))
+        return np.frombuffer(data, dtype="<u8")
+
     def bytes(self, shard: int, begin: int, end: int) -> npt.NDArray[np.uint8]:
         """Bytes [begin, end) of a shard."""
         return np.frombuffer(self._source.shard_bytes(self._source.shards[shard], begin, end), dtype=np.uint8)
@@ -105,16 +124,7 @@ class _Source:
     def fill(self, shard: int, first: int, out: npt.NDArray[Any], stopped: _Wait | None = None) -> None:
         entry = self.shards[shard]
         end = first + len(out)
-
-        def index_bytes(entry: ShardEntry, begin: int, end: int) -> bytes:
-            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped)
-
-        if entry.index_size != HEADER_BYTES + 32 * (entry.records + 1):
-            raise self._damaged(entry.index_path, "damaged: has no size that fits its records")
-        try:
-            tokens, offsets = self._indexes.span(shard, first, end, index_bytes)
-        except DamagedIndex:
-            raise self._damaged(entry.index_path, "damaged: tells what does not fit the manifest") from None
+        tokens, offsets = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, end, fetch), stopped)
         pieces = locate_pieces(tokens, offsets, first, end, self._dtype.itemsize, entry.size)
         if pieces is None:
             raise self._damaged(
@@ -124,6 +134,20 @@ class _Source:
         begin = int(starts[0])
         raw = np.frombuffer(self.shard_bytes(entry, begin, int(ends[-1]), stopped), dtype=np.uint8)
         copy_pieces(raw, starts - begin, ends - begin, out)
+
+    def ask(self, shard: int, question: Callable[[RemoteIndexes, FetchIndex], T], stopped: _Wait | None = None) -> T:
+        """What the index of a shard tells."""
+        entry = self.shards[shard]
+
+        def index_bytes(entry: ShardEntry, begin: int, end: int) -> bytes:
+            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped)
+
+        if entry.index_size != HEADER_BYTES + 32 * (entry.records + 1):
+            raise self._damaged(entry.index_path, "damaged: has no size that fits its records")
+        try:
+            return question(self._indexes, index_bytes)
+        except DamagedIndex:
+            raise self._damaged(entry.index_path, "damaged: tells what does not fit the manifest") from None
 
     def shard_bytes(self, entry: ShardEntry, begin: int, end: int, stopped: _Wait | None = None) -> bytes:
         return self._bytes(entry.path, entry.sha256, entry.size, begin, end, stopped)

@@ -266,9 +266,12 @@ class RowReader:
 
     def _read(self, where: tuple[I64, I64], out: npt.NDArray[Any]) -> None:
         """Reads rows one by one."""
-        if self._packed is None and not self._shards.is_local:
+        if not self._shards.is_local:
             rows = zip(where[0].tolist(), where[1].tolist(), strict=True)
-            self._shards.expect((shard, first, self.words) for shard, first in rows)
+            if self._packed is not None:
+                self._packed.expect_rows(rows)
+            else:
+                self._shards.expect((shard, first, self.words) for shard, first in rows)
         read = self._shards.read if self._packed is None else self._packed.row
         for row, one, other in zip(out, where[0].tolist(), where[1].tolist(), strict=False):
             read(one, other, row)
@@ -293,6 +296,8 @@ class RowReader:
         new, at = np.unique(slots[due], return_index=True)
         firsts, chunks = samples[due][at], share.chunks[new]
         if self._packed is not None:
+            if not self._shards.is_local:
+                self._packed.expect(zip(chunks.tolist(), firsts.tolist(), strict=True))
             for slot, first, chunk in zip(new.tolist(), firsts.tolist(), chunks.tolist(), strict=True):
                 self._packed.fill(chunk, first, self._buffer[slot].reshape(-1, self.words)[first:])
         else:

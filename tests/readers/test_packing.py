@@ -16,6 +16,8 @@ import pileshard
 from pileshard.corpus import CorpusPlan, open_corpus
 from pileshard.errors import DatasetError, OptionError
 from pileshard.format.record import RECORD_TOKENS
+from pileshard.readers.chunk import ShardReader
+from pileshard.readers.remote_index import RemoteIndexes
 from pileshard.readers.rows import RowReader
 from tests.readers.made import Made, make_dataset
 from tests.readers.packing_reference import concat_parts, documents_of, features_of, tokens_of
@@ -270,7 +272,10 @@ def test_skipped_positions_are_left_out(made: Made) -> None:
         assert same(features, expected(made, plan, taken[5 * step : 5 * step + 5]))
 
 
-def test_other_file_systems_and_uint32(long: Made) -> None:
+@pytest.mark.parametrize("blocks", [False, True])
+def test_other_file_systems_and_uint32(monkeypatch: pytest.MonkeyPatch, blocks: bool) -> None:
+    if blocks:  # indexes too large to be fetched whole
+        monkeypatch.setattr(RemoteIndexes.__init__, "__kwdefaults__", {"limit": 2000, "block_records": 8})
     shards = {("a", "train"): [5000, 2000]}
     remote = make_dataset("memory://test-packing", shards, vocab_size=120_000)
     for packing in PACKED:
@@ -278,6 +283,26 @@ def test_other_file_systems_and_uint32(long: Made) -> None:
         found = list(pileshard.numpy_dataset(0, 0, path=remote.url, seq_len=40, packing=packing, batch_size=10))
         for step, features in enumerate(found):
             assert same(features, expected(remote, plan, 10 * step + np.arange(10)))
+
+
+@pytest.mark.parametrize("packing", PACKED)
+def test_of_remote_indexes_only_blocks_are_read(packing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With documents of several records; row by row and by chunks."""
+    shards = {("a", "train"): [4 * RECORD_TOKENS, 60_000], ("b", "train"): [50_000]}
+    means = {"a": 0.7 * RECORD_TOKENS, "b": 60}
+    remote = make_dataset("memory://test-packing-long", shards, mean_document=means)
+    monkeypatch.setattr(RemoteIndexes.__init__, "__kwdefaults__", {"limit": 8000, "block_records": 64})
+    steps = 0
+    for world, slots in ((1, 768), (7, 4)):
+        options: dict[str, Any] = {"path": remote.url, "seq_len": 500, "packing": packing, "slots": slots}
+        plan = open_corpus(remote.url).plan(3, seq_len=500, packing=packing, slots=slots)
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardReader, "index", None)  # a whole index in memory
+            found = list(pileshard.numpy_dataset(0, 3, world_size=world, batch_size=6, **options))
+        for step, features in enumerate(found):
+            assert same(features, expected(remote, plan, world * 6 * step + world * np.arange(6)))
+            steps += 1
+    assert steps > 10
 
 
 def test_the_rest_of_long_documents_is_not_read(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
