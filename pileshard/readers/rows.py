@@ -11,6 +11,9 @@ Memory of a rank: slots / gcd(world, slots) chunks of K * seq_len + 1 tokens (K 
 the bytes of one chunk. With 768 slots and uint16 tokens that is 201 MB on 1 rank, 25 MB on 8, 0.5 MB on 384. A split
 that fits in as much is kept whole instead (`resident`), and its rows are copied from wherever they lie.
 
+Packed rows are buffered as they are kept (`packed`): K * (seq_len + 1) * 17/16 words a chunk. With best_fit K is 256 at
+seq_len 2048 and 128 at 8192, so 768 slots of uint16 take 857 MB on 1 rank, 107 MB on 8 (1.7 GB and 214 MB at 8192).
+
 Where the number of ranks does not divide a window's width (an odd world size; the last window of an epoch), several
 ranks share a chunk. While a rank needs at least every 4th of its samples it still reads it whole; beyond that, where
 the buffer would have to grow, or with chunks of one sample, it reads row by row.
