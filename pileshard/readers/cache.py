@@ -143,29 +143,33 @@ class BlockCache:
         temporary = f"{folder}/.{os.getpid()}-{uuid.uuid4().hex}"
         try:
             try:
-                self._make_room(folder)
-            except FileNotFoundError:
+                self._write(folder, name, temporary, payload)
+            except FileNotFoundError:  # it is new, or was removed
                 self._make_folder(folder)
-                self._make_room(folder)
-            if self._folder_limit < _FILE_BYTES:
-                return
-            with open(temporary, "xb", buffering=0) as file:
-                written = file.write(_header(name, payload))
-                while written < _HEADER_BYTES + len(payload):
-                    written += file.write(payload[written - _HEADER_BYTES :])
-            os.rename(temporary, f"{folder}/{name}")
-            self._added[folder] = self._added.get(folder, 0) + _FILE_BYTES
+                self._added.pop(folder, None)
+                self._write(folder, name, temporary, payload)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             if isinstance(error, FileNotFoundError):
-                return  # the folder was removed meanwhile
+                return  # removed again
             self._resting_until = time.monotonic() + _REST
             if not self._warned:
                 self._warned = True
                 _log.warning(
                     "%s: blocks cannot be kept (%s); reading goes on without the cache", folder, error.strerror
                 )
+
+    def _write(self, folder: str, name: str, temporary: str, payload: bytes | memoryview) -> None:
+        self._make_room(folder)
+        if self._folder_limit < _FILE_BYTES:
+            return
+        with open(temporary, "xb", buffering=0) as file:
+            written = file.write(_header(name, payload))
+            while written < _HEADER_BYTES + len(payload):
+                written += file.write(payload[written - _HEADER_BYTES :])
+        os.rename(temporary, f"{folder}/{name}")
+        self._added[folder] = self._added.get(folder, 0) + _FILE_BYTES
 
     def _make_folder(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
