@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,23 +27,19 @@ from beam_jobs.items import os_sentence, take_failures
 from beam_jobs.job import (
     JOB,
     JOB_TOKENIZER,
-    Item,
     Job,
     JobRecord,
     MergeReceipt,
     TokenizeItem,
     TokenizeReceipt,
-    finished,
-    receipt_path,
     write_json,
 )
-from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
-from pileshard.errors import BuildError, OptionError, PileshardError
+from beam_jobs.stages import Stages
+from pileshard.errors import BuildError, OptionError
 from pileshard.format.manifest import Manifest, Options
-from pileshard.format.storage import Storage
 from pileshard.tokenize import Tokenizer, load
 
 _log = logging.getLogger("pileshard.build")
@@ -113,12 +109,12 @@ class _Driver:
                 source_key=options.source_key,
             ),
         )
-        output = _absolute(options.output)
+        output = absolute(options.output)
         self.job = Job(
             record=record,
             fingerprint=record.fingerprint(),
             output=output,
-            temp_url=_absolute(options.temp_url) if options.temp_url else output,
+            temp_url=absolute(options.temp_url) if options.temp_url else output,
             engine=options.engine,
             on_bad_input=options.on_bad_input,
             run_bytes=options.run_bytes,
@@ -177,7 +173,7 @@ class _Driver:
                 for number in range(len(self.job.record.inputs))
                 for part in range(parts)
             ]
-            receipts = self._do("tokenize", items, TokenizeReceipt, [])
+            receipts = self._stages().do("tokenize", items, TokenizeReceipt, [])
             found = {
                 receipt.item.input
                 for receipt in receipts
@@ -193,63 +189,13 @@ class _Driver:
                 return receipts
             doubtful |= found
 
+    def _stages(self) -> Stages:
+        width = self.tokenizer.dtype.itemsize
+        return Stages(self.job, width, self.tokenizer.eod_id, self.options.beam_args, self.workers)
+
     def _merge(self, groups: list[GroupPlan]) -> list[MergeReceipt]:
         items = merge_items(groups, self.job.record.options.shard_bytes)
-        return self._do("merge", items, MergeReceipt, [sum(group.weights) for group in groups])
-
-    def _do(self, stage: str, items: Sequence[Any], kind: type[Any], weights: list[int]) -> list[Any]:
-        """Does the items that have no receipt, largest first, and returns all receipts in the order of the items."""
-        from beam_jobs.pipeline import run_items
-
-        sizes = [entry.size for entry in self.job.record.inputs]
-        self._drop_hollow_receipts(items, kind)
-        sized: list[tuple[Item, int]] = [(item, item_size(item, weights, sizes)) for item in items]
-        done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
-        todo = [item for item, _ in sorted(sized, key=lambda pair: -pair[1]) if done[item] is None]
-        if len(todo) < len(items):
-            _log.info("%s: %d of %d items were done already", stage, len(items) - len(todo), len(items))
-        width = self.tokenizer.dtype.itemsize
-        if todo:
-            with Monitor(self.storage, stage, self.job.fingerprint, sized):
-                try:
-                    run_items(self.job, todo, width, self.tokenizer.eod_id, self.options.beam_args, self.workers)
-                except Exception as error:
-                    # What the items left is whole; engines wrap an error's text, cut it or add to it.
-                    messages = take_failures(self.storage)
-                    if not messages and isinstance(error, PileshardError):
-                        raise
-                    raise BuildError(
-                        "; ".join(messages[:5])
-                        or f"the {stage} stage stopped: {_last_line(error)}; run the same command again, which "
-                        "continues the build"
-                    ) from error
-            done = dict(finished(self.storage, self.job.fingerprint, list(items), kind))
-        missing = [item.name for item in items if done[item] is None]
-        if missing:
-            messages = take_failures(self.storage)
-            raise BuildError(
-                "; ".join(messages[:5])
-                or f"the {stage} stage ended without {len(missing)} items ({missing[0]}); run the command again"
-            )
-        return [done[item] for item in items]
-
-    def _drop_hollow_receipts(self, items: Sequence[Any], kind: type[Any]) -> None:
-        """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
-        temp = self.job.temp_storage()
-        for item, receipt in finished(self.storage, self.job.fingerprint, list(items), kind):
-            if receipt is None:
-                continue
-            if isinstance(receipt, TokenizeReceipt):
-                files = [(temp, run.path, run.size) for run in receipt.runs]
-            else:
-                shard = receipt.shard
-                files = [(self.storage, shard["path"], shard["size"])]
-                files.append((self.storage, shard["index_path"], shard["index_size"]))
-            for storage, path, size in files:
-                if not _has_size(storage, path, size):
-                    _log.warning("%s: is gone or cut off; %s is done again", storage.url_of(path), item.name)
-                    self.storage.remove(receipt_path(self.job.fingerprint, item))
-                    break
+        return self._stages().do("merge", items, MergeReceipt, [sum(group.weights) for group in groups])
 
     def _report(self, receipts: list[TokenizeReceipt]) -> dict[str, Any]:
         engines = Counter(receipt.engine for receipt in receipts if not receipt.skipped)
@@ -276,22 +222,10 @@ def _read_tokenizer(options: BuildOptions) -> bytes:
         raise OptionError(f"--tokenizer {options.tokenizer}: {reason}") from None
 
 
-def _absolute(url: str) -> str:
+def absolute(url: str) -> str:
     """A local path as an absolute one: workers may start in another directory."""
     fs, path = fsspec.core.url_to_fs(url) if "://" not in url else (None, url)
     return path if fs is not None else url
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
-
-
-def _has_size(storage: Storage, path: str, size: int) -> bool:
-    try:
-        return storage.size(path) == size
-    except FileNotFoundError:
-        return False
 
 
 if __name__ == "__main__":

@@ -44,8 +44,20 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(named, order="deterministic")).hexdigest()[:16]
 
 
+class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The documents of one source and split with key_first <= key <= key_last: those of a shard."""
+
+    source: str
+    split: Literal["train", "validation"]
+    key_first: int
+    key_last: int
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an item needs: sent to the workers, and nothing of the submitting process beside it."""
+    """All that an item needs: sent to the workers, and nothing of the submitting process beside it.
+
+    Where `only` is given (a repair), no other documents are tokenized; all lines are counted still.
+    """
 
     record: JobRecord
     fingerprint: str
@@ -55,6 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     on_bad_input: OnBadInput
     run_bytes: int
     storage_options: dict[str, Any]
+    only: list[KeyRange] | None = None
 
     def storage(self) -> Storage:
         """The dataset's root."""

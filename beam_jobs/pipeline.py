@@ -70,27 +70,31 @@ def runner_and_options(beam_args: Sequence[str], workers: int) -> tuple[Any, Pip
         raise OptionError(f"Apache Beam refuses the options {' '.join(beam_args)}") from None
 
 
-def run_items(
-    job: Job, items: Sequence[Item], token_bytes: int, eod_id: int, beam_args: Sequence[str], workers: int
-) -> None:
-    """Runs all items to their end, or raises what the engine raises."""
-    if not items:
-        return
+def run_elements(name: str, elements: Sequence[Any], do: Any, beam_args: Sequence[str], workers: int) -> None:
+    """Runs a function or DoFn over all elements to their end, or raises what the engine raises."""
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    processes = min(workers, len(items))
+    processes = min(workers, len(elements))
     runner, options = runner_and_options(beam_args, processes)
-    elements: list[Any] = [msgspec.json.encode(item) for item in items]
 
     def run() -> None:
         with beam.Pipeline(runner=runner, options=options) as pipeline:
             (
                 pipeline
-                | "Items" >> beam.Create(elements, reshuffle=False)
+                | "Items" >> beam.Create(list(elements), reshuffle=False)
                 | "Spread" >> beam.Reshuffle()
-                | "Do" >> beam.ParDo(ItemFn(msgspec.json.encode(job), token_bytes, eod_id))
+                | name >> beam.ParDo(do)
             )
 
     if runner is not None and processes > 1:
         run_with_workers(run)
     else:
         run()
+
+
+def run_items(
+    job: Job, items: Sequence[Item], token_bytes: int, eod_id: int, beam_args: Sequence[str], workers: int
+) -> None:
+    """Runs all items to their end, or raises what the engine raises."""
+    if items:
+        elements = [msgspec.json.encode(item) for item in items]
+        run_elements("Do", elements, ItemFn(msgspec.json.encode(job), token_bytes, eod_id), beam_args, workers)

@@ -181,16 +181,24 @@ class _Pass:
             return
         numbers = np.array(lines, dtype=np.int64)
         identities = identity_hashes(self.item.input, numbers)
-        tokens, ends = self.tokenizer.encode_batch(texts, identities)
-        self._check_no_eod(tokens, ends, lines)
-        keys, twins = self._keys(texts, numbers)
-        groups = self._groups(texts, sources, buffer)
         text_bytes = np.array([len(text) for text in texts], dtype=np.int64)
-        buffer.add(tokens, ends, groups, keys, numbers, text_bytes, twins)
         self.account["accepted"] += len(texts)
-        self.account["tokens"] += len(tokens) + len(texts)  # an end-of-document id each
         self.account["text_bytes"] += int(text_bytes.sum())
         self.identity_sum = (self.identity_sum + sum64(identities)) & (2**64 - 1)
+        keys, twins = self._keys(texts, numbers)
+        splits = self._splits(texts)
+        if self.job.only is not None:
+            kept = self._kept(sources, splits, keys)
+            if not kept:
+                return
+            texts, sources, splits = [texts[at] for at in kept], [sources[at] for at in kept], splits[kept]
+            identities, numbers, keys, twins = identities[kept], numbers[kept], keys[kept], twins[kept]
+            text_bytes = text_bytes[kept]
+        tokens, ends = self.tokenizer.encode_batch(texts, identities)
+        self._check_no_eod(tokens, ends, numbers.tolist())
+        groups = self._groups(sources, splits, buffer)
+        buffer.add(tokens, ends, groups, keys, numbers, text_bytes, twins)
+        self.account["tokens"] += len(tokens) + len(texts)  # an end-of-document id each
 
     def _keys(self, texts: list[bytes], lines: np.ndarray[Any, Any]) -> tuple[U64, U64]:
         options = self.job.record.options
@@ -198,15 +206,37 @@ class _Pass:
             return text_keys(options.seed, texts)
         return document_keys(options.seed, self.item.input, lines), np.zeros(len(lines), dtype=np.uint64)
 
-    def _groups(self, texts: list[bytes], sources: list[str], buffer: RunBuffer) -> np.ndarray[Any, Any]:
+    def _splits(self, texts: list[bytes]) -> np.ndarray[Any, Any]:
+        """Which of the texts are held out: bool [n]."""
         share = self.job.record.options.validation
+        if share <= 0:
+            return np.zeros(len(texts), dtype=bool)
+        return split_hashes(texts) < np.uint64(min(int(share * 2**64), 2**64 - 1))
+
+    def _groups(self, sources: list[str], held_out: np.ndarray[Any, Any], buffer: RunBuffer) -> np.ndarray[Any, Any]:
         train = {name: buffer.group_number(name, "train") for name in set(sources)}
         groups = np.array([train[name] for name in sources], dtype=np.int64)
-        if share > 0:
-            held_out = split_hashes(texts) < np.uint64(min(int(share * 2**64), 2**64 - 1))
-            for at in np.flatnonzero(held_out).tolist():
-                groups[at] = buffer.group_number(sources[at], "validation")
+        for at in np.flatnonzero(held_out).tolist():
+            groups[at] = buffer.group_number(sources[at], "validation")
         return groups
+
+    def _kept(self, sources: list[str], held_out: np.ndarray[Any, Any], keys: U64) -> list[int]:
+        """Places of the documents that the job is about."""
+        spans: dict[tuple[str, bool], list[tuple[int, int]]] = {}
+        for span in self.job.only or ():
+            group = (span.source, span.split == "validation")
+            spans.setdefault(group, []).append((span.key_first, span.key_last))
+        places: dict[tuple[str, bool], list[int]] = {}
+        for at, group in enumerate(zip(sources, held_out.tolist(), strict=True)):
+            if group in spans:
+                places.setdefault(group, []).append(at)
+        kept: list[int] = []
+        for group, mine in places.items():
+            bounds = np.array(sorted(spans[group]), dtype=np.uint64)
+            number = np.searchsorted(bounds[:, 0], keys[mine], "right") - 1
+            within = (number >= 0) & (keys[mine] <= bounds[number, 1])
+            kept += np.array(mine)[within].tolist()
+        return sorted(kept)
 
     def _refuse_special(
         self, texts: list[bytes], sources: list[str], lines: list[int], offsets: list[int]

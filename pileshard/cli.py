@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, passed_on = args[:at], args[at + 1 :]
     parser = _parser()
     options = parser.parse_args(args)
-    if passed_on and options.command != "build":
-        parser.error("only `build` takes options after --")
+    if passed_on and options.command not in ("build", "repair", "verify"):
+        parser.error("only `build`, `repair` and `verify` take options after --")
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("pileshard").setLevel(logging.INFO)
     try:
@@ -180,24 +180,62 @@ def _add_verify(commands: Any) -> None:
     command = commands.add_parser(
         "verify",
         help="prove a dataset from its bytes",
-        description="Exit code 0: sound; 1: faults found, each named; 2: wrong usage.",
+        description="Exit code 0: sound; 1: faults found, each named; 2: wrong usage. Options after -- go to Apache "
+        "Beam, which then does the work.",
     )
-    command.add_argument("url", metavar="URL", help="root of the dataset")
-    command.add_argument(
+    add = command.add_argument
+    add("url", metavar="URL", help="root of the dataset")
+    add(
         "--level",
         default="full",
-        choices=["quick", "full"],
-        help="quick: manifest, sizes, indexes; full (default): every byte, record and token",
+        choices=["quick", "full", "deep"],
+        help="quick: manifest, sizes, indexes; full (default): every byte, record and token; deep: the inputs too, "
+        "each read whole once: their hashes, every line's account, and a sample of documents tokenized again by the "
+        "reference and compared",
     )
-    command.add_argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
+    add(
+        "--sample",
+        default="1000",
+        metavar="N",
+        help="documents that the level deep tokenizes again (about 2.5 MB/s a core), or `all` (default 1000)",
+    )
+    add("--sample-seed", type=int, default=0, metavar="N", help="another seed chooses other documents (default 0)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes over shards and inputs (default: one with threads; level deep: this machine's cores)",
+    )
+    add("--beam", action="store_true", help="let Apache Beam do the work")
+    add("--temp-url", metavar="URL", help="where Beam's workers leave what they found (default: the dataset's _build)")
+    add("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
     _storage_options(command)
     command.set_defaults(run=_verify)
 
 
-def _verify(args: argparse.Namespace, _: list[str]) -> int:
+def _verify(args: argparse.Namespace, beam_args: list[str]) -> int:
     from pileshard.audit.verify import verify
 
-    report = verify(args.url, level=args.level, storage_options=_parse_storage_options(args.storage_option))
+    if args.sample != "all" and not args.sample.isdecimal():
+        raise OptionError(f"--sample {args.sample!r} is neither a number of documents nor all")
+    storage_options = _parse_storage_options(args.storage_option)
+    workers = args.workers
+    if workers is None and (args.level == "deep" or args.beam or beam_args):
+        workers = os.cpu_count() or 1
+    engine = None
+    if args.beam or beam_args:
+        from beam_jobs.audit_pipeline import beam_engine
+
+        engine = beam_engine(args.temp_url, beam_args, workers)
+    report = verify(
+        args.url,
+        level=args.level,
+        storage_options=storage_options,
+        sample="all" if args.sample == "all" else int(args.sample),
+        sample_seed=args.sample_seed,
+        workers=workers,
+        engine=engine,
+    )
     if args.json:
         data = report.to_json()
         if args.json == "-":
@@ -242,6 +280,10 @@ def _add_inspect(commands: Any) -> None:
     add("--weights", metavar="JSON", help='numbers by source, or "pile"')
     add("--epochs", metavar="JSON", help='numbers by source, or "pile"')
     add("--exclude", action="append", metavar="SOURCE", help="a source left out; may be given again")
+    add("--packing", choices=["concat", "best_fit", "document"], help="default concat")
+    add("--fim-rate", type=float, metavar="F", help="share of documents filled in the middle (default 0)")
+    add("--fim-spm-rate", type=float, metavar="F", help="share of those in the order suffix, prefix, middle (0.5)")
+    add("--fim-ids", type=int, nargs=3, metavar="ID", help="ids that open prefix, middle and suffix")
     add("--json", action="store_true", help="print JSON, one object a line")
     _storage_options(command)
     command.set_defaults(run=_inspect)
@@ -275,6 +317,10 @@ def _inspect(args: argparse.Namespace, _: list[str]) -> int:
             "weights": _mixture_option("--weights", args.weights),
             "epochs": _mixture_option("--epochs", args.epochs),
             "exclude": args.exclude,
+            "packing": args.packing,
+            "fim_rate": args.fim_rate,
+            "fim_spm_rate": args.fim_spm_rate,
+            "fim_ids": args.fim_ids,
         }
         plan = corpus.plan(args.seed, **inspect.plan_options(options))
         for position in args.position:

@@ -12,12 +12,12 @@ from pileshard.format.paths import MANIFEST, TOKENIZER, index_path, rejected_nam
 _MASK = (1 << 64) - 1
 _LAST_KEY = _MASK
 
-#: What to do about a manifest whose shards are sound.
-REBUILD = "restore the file from a copy, or build into a new output"
+#: What to do about the manifest and the tokenizer.
+REMEDY = "restore the file from a copy, or run `pileshard repair`"
 
 
 def _fault(kind: FaultKind, message: str) -> Fault:
-    return Fault(kind=kind, path=MANIFEST, message=message, remedy=REBUILD)
+    return Fault(kind=kind, path=MANIFEST, message=message, remedy=REMEDY)
 
 
 def check_manifest(manifest: Manifest, data: bytes) -> Iterator[Fault]:

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+Level = Literal["quick", "full", "deep"]
+
 
 class FaultKind(str, Enum):
     """Kinds of faults; a report's JSON names them by these words."""
@@ -32,6 +34,8 @@ class FaultKind(str, Enum):
     KEY_ORDER = "key_order"  # documents out of order, or one twice
     IDENTITY = "identity"  # documents lost, repeated or strange: the sum of identities is another
     TOTALS = "totals"  # records, documents, tokens or text bytes are not the manifest's
+    INPUT = "input"  # an input is gone, damaged, or not the one that was read (level deep)
+    TOKENS = "tokens"  # a document's ids are not those that the reference gives for its line (level deep)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,9 +43,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
       kind: of fault.
-      path: file below the dataset's root.
+      path: file below the dataset's root; of kind `input`, the input's URL.
       message: what is wrong.
       offset: byte in the file, where that can be told.
+      input: URL of the document's input, where the fault is of one document (level deep).
+      line: the document's line there.
       remedy: what to do.
     """
 
@@ -49,10 +55,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     path: str
     message: str
     offset: int | None = None
+    input: str = ""
+    line: int | None = None
     remedy: str = ""
 
     def __str__(self) -> str:
         where = f" at byte {self.offset:,}" if self.offset is not None else ""
+        where += f" (line {self.line:,} of {self.input})" if self.line is not None else ""
         remedy = f" ({self.remedy})" if self.remedy else ""
         return f"{self.path}{where}: [{self.kind.value}] {self.message}{remedy}"
 
@@ -68,15 +77,19 @@ class Report(msgspec.Struct, kw_only=True):
       faults: all that were found, in the order of the manifest; at most some hundred a file.
       dataset_id: from the manifest, "" if it is unreadable.
       shards: how many were checked.
-      documents: counted in them (level full).
-      tokens: counted in them (level full).
-      bytes_read: of the shards (level full).
+      documents: counted in them (levels full and deep).
+      tokens: counted in them (levels full and deep).
+      bytes_read: of the shards (levels full and deep).
+      inputs: how many were read again (level deep).
+      input_bytes: stored bytes of them.
+      lines: lines of them.
+      compared: documents whose tokens were made again by the reference and compared.
       seconds: taken.
     """
 
     report_version: Literal[1] = 1
     url: str
-    level: Literal["quick", "full"]
+    level: Level
     sound: bool = False
     faults: list[Fault] = []
     dataset_id: str = ""
@@ -84,6 +97,10 @@ class Report(msgspec.Struct, kw_only=True):
     documents: int = 0
     tokens: int = 0
     bytes_read: int = 0
+    inputs: int = 0
+    input_bytes: int = 0
+    lines: int = 0
+    compared: int = 0
     seconds: float = 0.0
 
     def to_json(self) -> bytes:
@@ -93,10 +110,14 @@ class Report(msgspec.Struct, kw_only=True):
     def text(self) -> str:
         """The report for a person: every fault in a line, then the verdict."""
         lines = [str(fault) for fault in self.faults]
-        if self.level == "full":
+        if self.level != "quick":
             seen = f"{self.shards:,} shards, {self.documents:,} documents, {self.tokens:,} tokens"
+            if self.level == "deep":
+                seen += f"; {self.lines:,} lines of {self.inputs:,} inputs, {self.compared:,} documents tokenized again"
         else:
             seen = f"{self.shards:,} shards (sizes and indexes alone; --level full reads every byte)"
         verdict = "sound" if self.sound else f"{len(self.faults):,} fault{'s' if len(self.faults) > 1 else ''}"
         lines.append(f"{self.url}: {verdict}: {seen} in {self.seconds:.1f} s")
+        if not self.sound:
+            lines.append(f"`pileshard repair {self.url}` rebuilds what is damaged from the inputs, to the same bytes")
         return "\n".join(lines)

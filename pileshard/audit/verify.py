@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Literal, get_args
 
 from tqdm import tqdm
 
-from pileshard.audit.file_checks import check_files, check_index_sha256
-from pileshard.audit.manifest_checks import REBUILD, check_manifest, well_named
+from pileshard.audit.input_checks import Sample, Tally, check_tallies
+from pileshard.audit.items import AuditItem, InputItem, ItemResult, ShardItem, ShardResult, Task, item_bytes, plan_items
+from pileshard.audit.manifest_checks import REMEDY, check_manifest
+from pileshard.audit.pool import do_items
 from pileshard.audit.rejected_checks import check_rejected
-from pileshard.audit.report import Fault, FaultKind, Report
-from pileshard.audit.shard_checks import ShardReading
+from pileshard.audit.report import Fault, FaultKind, Level, Report
 from pileshard.errors import DatasetError, OptionError, PileshardError
-from pileshard.format.manifest import Manifest, ShardEntry
+from pileshard.format.manifest import Manifest
 from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.verify")
 
-#: Shards are checked side by side: hashing and numpy leave Python's lock, and a remote store answers slowly.
-_MOST_THREADS = 16
 _LINE_SECONDS = 10
+
+#: Does items in their order: threads, processes or Beam.
+Engine = Callable[[Task, Manifest, Sequence[AuditItem], Callable[[int], None]], Iterator[ItemResult]]
 
 
 def verify(
     path: str,
-    level: Literal["quick", "full"] = "full",
+    level: Level = "full",
     storage_options: dict[str, Any] | None = None,
+    *,
+    sample: int | Literal["all"] = 1000,
+    sample_seed: int = 0,
+    workers: int | None = None,
+    engine: Engine | None = None,
 ) -> Report:
     """Checks a dataset.
 
@@ -43,112 +47,173 @@ def verify(
       path: the dataset's root, any fsspec URL.
       level: `quick` reads the manifest and the indexes' headers and totals, and looks at every file's size; `full`
         reads every byte: hashes, record framing and CRCs, the index against the records, ids, ends of documents, order
-        and range of keys, the account of documents, and the lists of rejected lines.
-      storage_options: fsspec's.
+        and range of keys, the account of documents, and the lists of rejected lines; `deep` reads the inputs again
+        beside that: their hashes, every line's account, and for a sample of the documents the ids that the reference
+        tokenizer gives, the place that source, split and key demand, and the text's bytes.
+      storage_options: fsspec's, for the dataset and its inputs.
+      sample: about how many documents the level `deep` tokenizes again (2.5 MB/s a core), or "all". An input is one
+        compressed stream, so each is read whole, once, however few are chosen.
+      sample_seed: another seed chooses other documents; the choice depends on nothing else.
+      workers: processes over shards and inputs; None: threads of this process. As with all of Python's processes, a
+        script that asks for them needs `if __name__ == "__main__"`.
+      engine: what does the items instead of these (Beam).
 
     Returns:
       The report; `report.sound` says whether no fault was found. Memory is bounded by some
-      MB and an index for each shard that is read at a time, at most 16.
+      MB and an index for each shard that is read at a time, at most 16, and a block of lines for each input.
 
     Raises:
       OptionError: an unknown level, or a URL of no known file system.
+      PileshardError: a worker process died.
     """
-    if level not in ("quick", "full"):
-        raise OptionError(f"level {level!r} is none of quick, full")
-    began = time.monotonic()
+    if level not in get_args(Level):
+        raise OptionError(f"level {level!r} is none of {', '.join(get_args(Level))}")
+    if sample != "all" and (not isinstance(sample, int) or sample < 1):
+        raise OptionError(f'sample {sample!r} is neither a number of documents nor "all"')
+    if workers is not None and workers < 1:
+        raise OptionError(f"workers {workers} is not a number of processes: 1 or more")
+    storage = open_storage(path, storage_options)
+    audit = Audit(storage, level, None if sample == "all" else sample, sample_seed, workers)
+    return audit.run(engine)
+
+
+def open_storage(path: str, storage_options: dict[str, Any] | None) -> Storage:
+    """The storage of a dataset.
+
+    Raises:
+      OptionError: a URL of no known file system.
+    """
     storage = Storage(path, storage_options)
     try:
         _ = storage.fs
     except (ImportError, ValueError) as error:
         raise OptionError(f"{path}: {error}") from None
-    report = Report(url=storage.url, level=level, faults=[])
-    _Audit(storage, report).run()
-    report.sound = not report.faults
-    report.seconds = round(time.monotonic() - began, 3)
-    return report
-
-
-@dataclass
-class _ShardResult:
-    faults: list[Fault]
-    documents: int = 0
-    tokens: int = 0
+    return storage
 
 
 class _Progress:
     """A bar on a terminal, else a line now and then; told of bytes by any thread."""
 
-    def __init__(self, manifest: Manifest, report: Report) -> None:
+    def __init__(self, total: int) -> None:
         self._live = sys.stderr.isatty()
-        self._report = report
-        self._shards = len(manifest.shards)
-        total = sum(shard.size for shard in manifest.shards) if report.level == "full" else None
-        self._bar = tqdm(total=total, unit="B", unit_scale=True, desc="verify", disable=not self._live, file=sys.stderr)
-        self._last_line = time.monotonic()
+        self._total = total
+        self._done = 0
+        self._began = self._last_line = time.monotonic()
         self._lock = threading.Lock()
+        self._bar = tqdm(
+            total=total or None, unit="B", unit_scale=True, desc="verify", disable=not self._live, file=sys.stderr
+        )
 
     def add(self, count: int) -> None:
         with self._lock:
-            self._report.bytes_read += count
+            self._done += count
             self._bar.update(count)
-            if not self._live and time.monotonic() - self._last_line >= _LINE_SECONDS:
-                self._last_line = time.monotonic()
-                _log.info("verify: %d of %d shards", self._report.shards, self._shards)
+            now = time.monotonic()
+            if not self._live and self._total and now - self._last_line >= _LINE_SECONDS:
+                self._last_line = now
+                rate = self._done / (now - self._began)
+                left = f", {(self._total - self._done) / rate:,.0f} s left" if rate > 0 else ""
+                _log.info("verify: %.0f%%, %.1f MB/s%s", 100 * self._done / self._total, rate / 1e6, left)
 
     def close(self) -> None:
         self._bar.close()
 
 
-class _Audit:
-    def __init__(self, storage: Storage, report: Report) -> None:
-        self.storage = storage
-        self.report = report
+class Audit:
+    """One run of `verify`.
 
-    def run(self) -> None:
+    Args:
+      storage: the dataset's root.
+      level: how much is checked.
+      sample: documents to tokenize again, None for all.
+      sample_seed: of that choice.
+      workers: processes, or None.
+      only: paths of shards and indexes; no other shards are read. None: all.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        level: Level,
+        sample: int | None = None,
+        sample_seed: int = 0,
+        workers: int | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self.storage = storage
+        self.report = Report(url=storage.url, level=level, faults=[])
+        self._sample = (sample, sample_seed)
+        self._workers = workers
+        self._only = only
+
+    def run(self, engine: Engine | None = None) -> Report:
+        """Checks everything and returns the report."""
+        began = time.monotonic()
         manifest = self._manifest()
-        if manifest is None:
-            return
+        if manifest is not None:
+            self._check(manifest, engine)
+        self.report.sound = not self.report.faults
+        self.report.seconds = round(time.monotonic() - began, 3)
+        return self.report
+
+    def _check(self, manifest: Manifest, engine: Engine | None) -> None:
+        level = self.report.level
         self.report.dataset_id = manifest.dataset_id
         self._tokenizer(manifest)
         names = rejected_names([entry.url for entry in manifest.inputs])
         for entry, name in zip(manifest.inputs, names, strict=True):
             if entry.rejected_path == name:
-                self.report.faults += check_rejected(self.storage, entry, read=self.report.level == "full")
+                self.report.faults += check_rejected(self.storage, entry, read=level != "quick")
         self._surplus(manifest)
-        progress = _Progress(manifest, self.report)
-        pool = ThreadPoolExecutor(min(_MOST_THREADS, max(4, os.cpu_count() or 1)))
+        count, seed = self._sample
+        sample = Sample.of(count, sum(entry.accepted for entry in manifest.inputs), seed)
+        task = Task(url=self.storage.url, storage_options=self.storage.options, level=level, sample=sample)
+        items = plan_items(manifest, level, sample, self._workers or 1)
+        if self._only is not None:
+            items = [item for item in items if self._wanted(manifest, item)]
+        progress = _Progress(sum(item_bytes(manifest, item, level) for item in items))
         try:
-            # A path that does not follow from its shard's name is a fault of the manifest's and none of the dataset's.
-            named = [shard for shard in manifest.shards if well_named(shard)]
-            for done in pool.map(lambda shard: self._shard(manifest, shard, progress.add), named):
-                self.report.faults += done.faults
-                self.report.documents += done.documents
-                self.report.tokens += done.tokens
-                self.report.shards += 1
+            if engine is not None:
+                results = engine(task, manifest, items, progress.add)
+            else:
+                results = do_items(task, manifest, items, self._workers, progress.add)
+            self._gather(manifest, sample, items, results)
         finally:
-            pool.shutdown(cancel_futures=True)
             progress.close()
 
-    def _shard(self, manifest: Manifest, shard: ShardEntry, on_bytes: Callable[[int], None]) -> _ShardResult:
-        faults, index = check_files(self.storage, shard)
-        missing = {fault.path for fault in faults if fault.kind is FaultKind.MISSING_FILE}
-        result = _ShardResult(faults)
-        if self.report.level != "full":
-            return result
-        if shard.index_path not in missing:
-            result.faults += check_index_sha256(self.storage, shard)
-        if shard.path not in missing:
-            reading = ShardReading(self.storage, manifest, shard, index, on_bytes)
-            result.faults += reading.run()
-            result.documents, result.tokens = reading.documents, reading.tokens
-        return result
+    def _wanted(self, manifest: Manifest, item: AuditItem) -> bool:
+        shard = manifest.shards[item.number]
+        return isinstance(item, ShardItem) and bool({shard.path, shard.index_path} & set(self._only or ()))
+
+    def _gather(
+        self, manifest: Manifest, sample: Sample, items: Sequence[AuditItem], results: Iterator[ItemResult]
+    ) -> None:
+        """Adds up the items' results; those of an input when all its parts are there."""
+        report = self.report
+        tallies: list[Tally] = []
+        for item, result in zip(items, results, strict=True):
+            if isinstance(result, ShardResult):
+                report.faults += result.faults
+                report.documents += result.documents
+                report.tokens += result.tokens
+                report.bytes_read += result.bytes_read
+                report.shards += 1
+                continue
+            tallies.append(result.tally)
+            report.lines += result.tally.lines
+            report.compared += result.tally.compared
+            if isinstance(item, InputItem) and item.part + 1 == item.parts:
+                report.faults += check_tallies(manifest, item.number, tallies, sample)
+                report.inputs += 1
+                report.input_bytes += max(tally.input_bytes for tally in tallies)
+                tallies = []
 
     def _manifest(self) -> Manifest | None:
         try:
             manifest = Manifest.read(self.storage)
             data = self.storage.read_bytes(MANIFEST)
         except (DatasetError, OSError) as error:
-            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=REBUILD))
+            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=REMEDY))
             return None
         self.report.faults += check_manifest(manifest, data)
         return manifest
@@ -159,7 +224,7 @@ class _Audit:
         path = TOKENIZER
 
         def fault(kind: FaultKind, message: str) -> None:
-            self.report.faults.append(Fault(kind=kind, path=path, message=message, remedy=REBUILD))
+            self.report.faults.append(Fault(kind=kind, path=path, message=message, remedy=REMEDY))
 
         try:
             data = self.storage.read_bytes(path)
@@ -190,6 +255,6 @@ class _Audit:
                         kind=FaultKind.SURPLUS_FILE,
                         path=path,
                         message="the manifest does not name it; no reader will read it",
-                        remedy="remove it",
+                        remedy="remove it, or run `pileshard repair --remove-surplus`",
                     )
                 )

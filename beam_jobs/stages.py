@@ -1,0 +1,114 @@
+"""Runs the items of a stage that have no receipt, and gathers the receipts: what a build and a repair share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from beam_jobs.items import take_failures
+from beam_jobs.job import Item, Job, TokenizeReceipt, finished, receipt_path
+from beam_jobs.monitor import Monitor, item_size
+from pileshard.errors import BuildError, PileshardError
+from pileshard.format.storage import Storage
+
+_log = logging.getLogger("pileshard.build")
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of one job.
+
+    Attributes:
+      job: that the items belong to.
+      token_bytes: bytes of a token on disk, 2 or 4.
+      eod_id: closes each document.
+      beam_args: the user's options for Beam.
+      workers: processes on this machine, where the user names no runner.
+    """
+
+    job: Job
+    token_bytes: int
+    eod_id: int
+    beam_args: tuple[str, ...]
+    workers: int
+
+    def do(self, stage: str, items: Sequence[Any], kind: type[Any], weights: list[int]) -> list[Any]:
+        """Does the items that have no receipt, largest first, and returns all receipts in the order of the items.
+
+        Args:
+          stage: its name, for messages.
+          items: all of the stage.
+          kind: of their receipts.
+          weights: bytes of each group of shards, for merge items.
+
+        Raises:
+          BuildError: an item failed; what others left is whole, and the same command goes on from it.
+        """
+        from beam_jobs.pipeline import run_items
+
+        job = self.job
+        storage = job.storage()
+        sizes = [entry.size for entry in job.record.inputs]
+        drop_hollow_receipts(job, items, kind)
+        sized: list[tuple[Item, int]] = [(item, item_size(item, weights, sizes)) for item in items]
+        done = dict(finished(storage, job.fingerprint, list(items), kind))
+        todo = [item for item, _ in sorted(sized, key=lambda pair: -pair[1]) if done[item] is None]
+        if len(todo) < len(items):
+            _log.info("%s: %d of %d items were done already", stage, len(items) - len(todo), len(items))
+        if todo:
+            with Monitor(storage, stage, job.fingerprint, sized):
+                try:
+                    run_items(job, todo, self.token_bytes, self.eod_id, self.beam_args, self.workers)
+                except Exception as error:
+                    # What the items left is whole; engines wrap an error's text, cut it or add to it.
+                    messages = take_failures(storage)
+                    if not messages and isinstance(error, PileshardError):
+                        raise
+                    raise BuildError(
+                        "; ".join(messages[:5])
+                        or f"the {stage} stage stopped: {_last_line(error)}; run the same command again, which "
+                        "continues the build"
+                    ) from error
+            done = dict(finished(storage, job.fingerprint, list(items), kind))
+        missing = [item.name for item in items if done[item] is None]
+        if missing:
+            messages = take_failures(storage)
+            raise BuildError(
+                "; ".join(messages[:5])
+                or f"the {stage} stage ended without {len(missing)} items ({missing[0]}); run the command again"
+            )
+        return [done[item] for item in items]
+
+
+def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> None:
+    """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
+    storage, temp = job.storage(), job.temp_storage()
+    for item, receipt in finished(storage, job.fingerprint, list(items), kind):
+        if receipt is None:
+            continue
+        if isinstance(receipt, TokenizeReceipt):
+            files = [(temp, run.path, run.size) for run in receipt.runs]
+        else:
+            shard = receipt.shard
+            files = [(storage, shard["path"], shard["size"])]
+            files.append((storage, shard["index_path"], shard["index_size"]))
+        for place, path, size in files:
+            if not has_size(place, path, size):
+                _log.warning("%s: is gone or cut off; %s is done again", place.url_of(path), item.name)
+                storage.remove(receipt_path(job.fingerprint, item))
+                break
+
+
+def has_size(storage: Storage, path: str, size: int) -> bool:
+    """Whether a file is there and of a size."""
+    try:
+        return storage.size(path) == size
+    except FileNotFoundError:
+        return False
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
