@@ -16,5 +16,11 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     finish.py           the account is closed and the manifest written
     pipeline.py         work items on a Beam runner
     progress.py         heartbeats, and how far a build is
+    stages.py           runs the items of a stage that have no receipt
     build.py            the driver; `python -m beam_jobs.build`
+    repair.py           the driver of a repair; `python -m beam_jobs.repair`
+    repair_shards.py    shards, indexes, lists of rejected lines made again by the same stages
+    repair_manifest.py  the manifest made again by the same build
+    install.py          a staged file into the place of a damaged one
+    audit_pipeline.py   the items of `pileshard verify` on a Beam runner; `python -m beam_jobs.verify`
 """

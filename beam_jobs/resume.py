@@ -32,7 +32,8 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
     except FileNotFoundError:
         if complete:
             raise BuildError(
-                f"{storage.url}: holds a dataset whose record of its build is gone; build into a new output"
+                f"{storage.url}: holds a dataset whose record of its build is gone; build into a new output (`pileshard verify` "
+                "and `pileshard repair` need no such record)"
             ) from None
         strangers = [name for name in storage.names() if name != "_build"]
         if strangers:
@@ -63,8 +64,8 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
             if found != size:
                 state = "missing" if found < 0 else f"{found:,} bytes, not {size:,}"
                 raise BuildError(
-                    f"{storage.url_of(path)}: is {state}, though the dataset was complete; run `pileshard verify`. To "
-                    "build it again to the same bytes, remove manifest.json and run the command again"
+                    f"{storage.url_of(path)}: is {state}, though the dataset was complete; `pileshard repair "
+                    f"{storage.url}` makes it again, to the same bytes"
                 )
     return manifest
 

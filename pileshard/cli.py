@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_build(commands)
     _add_verify(commands)
+    _add_repair(commands)
     _add_status(commands)
     _add_inspect(commands)
     return parser
@@ -245,6 +246,45 @@ def _verify(args: argparse.Namespace, beam_args: list[str]) -> int:
                 file.write(data)
     if args.json != "-":
         print(report.text())
+    return 0 if report.sound else 1
+
+
+def _add_repair(commands: Any) -> None:
+    command = commands.add_parser(
+        "repair",
+        help="make damaged files again, to the same bytes",
+        description="Verifies, and makes what is damaged again: from the shard, from kept runs, or from the inputs, "
+        "which must be as they were. A file is replaced only by one that has the manifest's sha256. The same command "
+        "continues a repair that stopped. Exit code 0: sound now; 1: not; 2: wrong usage. Options after -- go to "
+        "Apache Beam.",
+    )
+    add = command.add_argument
+    add("url", metavar="URL", help="root of the dataset")
+    add("--workers", type=int, metavar="N", help="processes on this machine (default: its cores)")
+    add("--temp-url", metavar="URL", help="where runs lie, kept ones too (default: the dataset's _build)")
+    add("--tokenizer", metavar="FILE", help="the build's tokenizer.json, where the dataset's is damaged")
+    add("--engine", default="auto", choices=["auto", "fast", "reference"], help="tokenizer engine (default auto)")
+    add("--remove-surplus", action="store_true", help="remove files that the manifest does not name")
+    _storage_options(command)
+    command.set_defaults(run=_repair)
+
+
+def _repair(args: argparse.Namespace, beam_args: list[str]) -> int:
+    from beam_jobs.repair import RepairOptions, repair
+
+    report = repair(
+        RepairOptions(
+            url=args.url,
+            workers=args.workers,
+            temp_url=args.temp_url,
+            tokenizer=args.tokenizer,
+            engine=args.engine,
+            remove_surplus=args.remove_surplus,
+            storage_options=_parse_storage_options(args.storage_option),
+            beam_args=tuple(beam_args),
+        )
+    )
+    print(report.text())
     return 0 if report.sound else 1
 
 

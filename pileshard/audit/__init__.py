@@ -1,10 +1,15 @@
 """Audits of a dataset: what is on disk, held against the manifest and against itself.
 
-verify            the driver, and its two levels
+verify            the driver, and its three levels
+items, pool       work items (a shard, an input), and threads and processes that do them
 manifest_checks   the manifest against itself: hashes, sums, ranges of keys
 file_checks       a shard's two files from outside: there, of the right size, index in agreement with the manifest
 framing, heads    a shard's bytes -> records -> Examples, many at once
 shard_checks      every record, token, key and identity of a shard, and its index against them
 rejected_checks   the lists of rejected lines against the account
+input_checks      the inputs against the shards: every line's account, and tokens made again by the reference
+lookup            the document of a line in the shards, by its key
+repair            which files an audit condemns, and an index from its shard
+inspect           a row's or a document's text and tokens
 report, tables    what was found, for a program and for a person
 """
