@@ -74,3 +74,20 @@ def test_a_document_of_a_deduplicated_dataset_is_found_by_its_text(
     assert main(["inspect", str(tmp_path / "dataset"), "--document", "0:2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == "two"
     assert main(["inspect", str(tmp_path / "dataset"), "--document", "0:3"]) == 1
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "document"])
+def test_packed_rows_are_explained_too(dataset: Path, packing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["inspect", str(dataset), "--seq-len", "64", "--packing", packing, "--json"]
+    assert main([*args, "--position", "0", "--position", "7"]) == 0
+    views = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    iterator = pileshard.numpy_dataset(path=str(dataset), world_size=1, seq_len=64, batch_size=1, packing=packing)
+    rows = [next(iterator)["input_ids"][0].tolist() for _ in range(8)]
+    held = {(number, line): ids for _, _, number, line, ids in documents(dataset)}
+    for position, view in zip((0, 7), views, strict=True):
+        assert view["ids"][:-1] == rows[position]
+        assert view["location"]["pieces"]
+        for piece in view["location"]["pieces"]:
+            begin, end = piece["row_tokens"]
+            low, high = piece["record_tokens"]
+            assert held[piece["input"], piece["line"]][low:high] == view["ids"][begin:end]
