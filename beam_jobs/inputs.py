@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from pileshard.errors import BuildError, OptionError
 from pileshard.format.identity import MAX_INPUT
+from pileshard.format.storage import open_filesystem
 
 _MAGIC = set("*?[")
 _VERSION_KEYS = (
@@ -61,10 +61,12 @@ def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = Non
     found: dict[str, InputFile] = {}
     for pattern in patterns:
         try:
-            fs, path = fsspec.core.url_to_fs(pattern, **(storage_options or {}))
+            fs, path = open_filesystem(pattern, storage_options)
             exact = isinstance(fs, LocalFileSystem) and os.path.exists(path)
             paths = [path] if exact or not _MAGIC & set(path) else sorted(fs.glob(path))
-        except (ImportError, ValueError) as error:
+        except OptionError as error:
+            raise OptionError(f"--input {error}") from None
+        except ValueError as error:
             raise OptionError(f"--input {pattern}: {error}") from None
         if not paths:
             raise OptionError(f"--input {pattern}: no file matches")

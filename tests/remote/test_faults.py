@@ -22,7 +22,7 @@ from tests.servers.stores import Store
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short pauses here, and none in the clients, whose own repeats would hide faults from what is tested."""
-    quick = Retry(attempts=8, pause=0.01, longest_pause=0.05, timeout=0.5)
+    quick = Retry(attempts=8, pause=0.01, longest_pause=0.05, timeout=1.0)
     monkeypatch.setattr("pileshard.format.storage.Retry", lambda: quick)
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1, raising=False)
 
@@ -128,10 +128,10 @@ def _await_no_threads() -> None:
 def test_reader_closes_while_answers_are_late(s3: Store, made: Made, on_s3: str, proxy: Proxy) -> None:
     rows = pileshard.numpy_dataset(0, path=on_s3, storage_options=s3.options(proxy.port), **OPTIONS)
     next(rows)
-    proxy.latency = 0.5
+    proxy.latency = 2.0
     started = time.monotonic()
     rows.close()
-    assert time.monotonic() - started < 0.3
+    assert time.monotonic() - started < 1.0
     _await_no_threads()
 
 
@@ -152,7 +152,7 @@ def test_late_answers_are_waited_for_in_parallel(s3: Store, made: Made, on_s3: s
             np.testing.assert_array_equal(out, made.streams[shard][first : first + count])
         seconds.append(time.monotonic() - started)
     shards.close()
-    assert seconds[0] < seconds[1] / 3
+    assert seconds[0] < seconds[1] / 2
 
 
 def test_memory_of_what_is_read_ahead_is_bounded(made: Made) -> None:

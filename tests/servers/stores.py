@@ -114,7 +114,7 @@ def running(kind: str) -> Iterator[Store]:
         finally:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(2)
             process.kill()
             process.wait()
 
