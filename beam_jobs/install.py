@@ -38,6 +38,15 @@ def install(staging: Storage, storage: Storage, path: str, sha256: str | None) -
     staging.remove(path)
 
 
+def refusal(error: Exception, path: str) -> str:
+    """Why a file was not put into place, in a sentence."""
+    if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
+        return f"something else is in the place of {path}: move it away and run the same command again"
+    if isinstance(error, OSError):
+        return f"{error.filename or path}: {error.strerror or error}; mend it and run the same command again"
+    return str(error)
+
+
 def _copy(source: BinaryIO, target: BinaryIO | None, name: str, sha256: str | None) -> None:
     digest = hashlib.sha256()
     while block := source.read(_READ_BYTES):

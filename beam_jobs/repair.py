@@ -23,10 +23,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fsspec
+import msgspec
 
 from beam_jobs import repair_manifest
-from beam_jobs.install import install
+from beam_jobs.install import install, refusal
 from beam_jobs.items import os_sentence
+from beam_jobs.job import JOB, JobRecord
 from beam_jobs.options import EngineName
 from beam_jobs.repair_shards import ShardRepair
 from pileshard.audit.repair import AS_BUILT, Condemned, RepairReport, condemn, file_sha256, index_of_shard
@@ -107,6 +109,9 @@ class _Repair:
         if not report.sound:
             manifest = Manifest.read(self.storage)
             more = condemn(manifest, report.faults)
+            if not _is_of_record(self.storage, manifest):
+                for file in more:
+                    file.why = file.why or f"{MANIFEST} is not of the build that {BUILD}/job.json records"
             self._files(manifest, more)
             files += more
             report = self._audit({file.path for file in more})
@@ -140,21 +145,19 @@ class _Repair:
         try:
             file.repaired(repair_manifest.rebuild(self.options, self.storage))
         except (PileshardError, OSError) as error:
-            file.why = _sentence(error)
+            file.why = refusal(error, MANIFEST)
             return
         self.storage.remove_tree(repair_manifest.STAGING)
 
     def _files(self, manifest: Manifest, files: list[Condemned]) -> None:
         todo = [file for file in files if not file.outcome and not file.why]
-        shards = {file.number for file in files if file.kind == "shard"}
+        shards = {file.number for file in todo if file.kind == "shard"}
         for file in todo:
             if file.kind == "surplus":
                 self._surplus(file)
             elif file.kind == "tokenizer":
                 self._tokenizer(manifest, file)
-            elif file.kind == "index" and not any(
-                other.number == file.number for other in todo if other.kind == "shard"
-            ):
+            elif file.kind == "index" and file.number not in shards:
                 self._index(manifest, file)
             elif file.kind == "rejected":
                 wanted = manifest.inputs[file.number].rejected_sha256
@@ -186,7 +189,7 @@ class _Repair:
         try:
             self.storage.write_bytes(TOKENIZER, data)
         except OSError as error:
-            file.why = _sentence(error)
+            file.why = refusal(error, TOKENIZER)
         else:
             file.repaired(f"from {where}")
 
@@ -234,8 +237,18 @@ def find_tokenizer(storage: Storage, options: RepairOptions, sha256: str) -> tup
     return None
 
 
-def _sentence(error: Exception) -> str:
-    return os_sentence(error, "") if isinstance(error, OSError) else str(error)
+def _is_of_record(storage: Storage, manifest: Manifest) -> bool:
+    """Whether the manifest is of the build that made this dataset, as far as its record is there."""
+    try:
+        record = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+    except (OSError, msgspec.DecodeError):
+        return True
+    urls = [(entry.url, entry.size) for entry in record.inputs]
+    return (record.tokenizer_sha256, record.options, urls) == (
+        manifest.tokenizer_sha256,
+        manifest.options,
+        [(entry.url, entry.size) for entry in manifest.inputs],
+    )
 
 
 if __name__ == "__main__":

@@ -60,7 +60,11 @@ def rebuild(options: RepairOptions, storage: Storage) -> str:
         raise BuildError("the build is not finished: run the same `pileshard build` command again")
     staging = Storage(f"{storage.url}/{STAGING}", options.storage_options)
     manifest = _build(options, storage, staging, record)
-    _compare(storage, manifest)
+    try:
+        _compare(storage, manifest)
+    except BuildError:
+        staging.remove_tree("")
+        raise
     _install(storage, staging, manifest)
     return f"from {JOB} and the inputs"
 

@@ -13,8 +13,8 @@ import msgspec
 
 from beam_jobs import finish
 from beam_jobs.inputs import InputFile
-from beam_jobs.install import install
-from beam_jobs.items import os_sentence, take_failures
+from beam_jobs.install import install, refusal
+from beam_jobs.items import take_failures
 from beam_jobs.job import (
     JOB,
     JOB_TOKENIZER,
@@ -263,8 +263,8 @@ class ShardRepair:
             sha256: str = getattr(shard, field)
             if found[field] != sha256:
                 file.why = (
-                    f"{by} come {found['documents']:,} documents with sha256 {found[field][:12]}..., the manifest names "
-                    f"{sha256[:12]}...: another release or engine wrote it (try --engine reference)"
+                    f"{by} come {found['documents']:,} documents with sha256 {found[field][:12]}..., "
+                    f"the manifest names {sha256[:12]}...: another release or engine wrote it (try --engine reference)"
                 )
                 continue
             self._put(file, sha256, by)
@@ -272,10 +272,8 @@ class ShardRepair:
     def _put(self, file: Condemned, sha256: str | None, by: str) -> None:
         try:
             install(self._staging, self._storage, file.path, sha256)
-        except PileshardError as error:
-            file.why = str(error)
-        except OSError as error:
-            file.why = os_sentence(error, file.path)
+        except (PileshardError, OSError) as error:
+            file.why = refusal(error, file.path)
         else:
             file.repaired(by)
 

@@ -32,8 +32,8 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
     except FileNotFoundError:
         if complete:
             raise BuildError(
-                f"{storage.url}: holds a dataset whose record of its build is gone; build into a new output (`pileshard verify` "
-                "and `pileshard repair` need no such record)"
+                f"{storage.url}: holds a dataset whose record of its build is gone; build into a new output "
+                "(`pileshard verify` and `pileshard repair` need no such record)"
             ) from None
         strangers = [name for name in storage.names() if name != "_build"]
         if strangers:
