@@ -113,7 +113,10 @@ class Ahead:
                 _drop(state, entry)
             wanted = min(self._most_threads, len(state.queue))
             while state.threads < wanted and not state.stop.is_set():
-                threading.Thread(target=_work, args=(state,), name="pileshard-ahead", daemon=True).start()
+                try:
+                    threading.Thread(target=_work, args=(state,), name="pileshard-ahead", daemon=True).start()
+                except RuntimeError:  # the system has no more: what is not begun, the caller fetches
+                    break
                 state.threads += 1
             state.change.notify_all()
 
