@@ -142,7 +142,7 @@ def test_a_document_under_another_source_is_found(built: Forgery) -> None:
         and int(shard["key_first"], 16) <= moved.key <= int(shard["key_last"], 16)
     )
     others = sorted([moved, *built.records(other)], key=lambda record: record.key)
-    built.write(one, ones)
+    built.write(one, ones, close=False)
     built.write(other, others)
     assert verify(str(built.root)).sound
     [fault] = deep(built.root)
