@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
-
 from beam_jobs import finish
 from beam_jobs.forecast import forecast_lines
 from beam_jobs.inputs import expand
@@ -38,8 +36,10 @@ from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
 from beam_jobs.stages import Stages
-from pileshard.errors import BuildError, OptionError
+from pileshard.errors import BuildError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest, Options
+from pileshard.format.paths import MANIFEST
+from pileshard.format.storage import open_filesystem, open_url
 from pileshard.tokenize import Tokenizer, load
 
 _log = logging.getLogger("pileshard.build")
@@ -74,7 +74,14 @@ def build(options: BuildOptions) -> BuildResult:
     """
     options.check()
     try:
-        return _Driver(options).run()
+        driver = _Driver(options)
+        try:
+            return driver.run()
+        except (BuildError, OSError):
+            if (manifest := driver.finished_elsewhere()) is None:
+                raise
+            _log.warning("another command finished this build in the meantime")
+            return BuildResult(manifest)
     except OSError as error:
         raise BuildError(os_sentence(error, options.output)) from error
 
@@ -89,6 +96,7 @@ def forecast(options: BuildOptions) -> list[str]:
 class _Driver:
     def __init__(self, options: BuildOptions) -> None:
         self.options = options
+        self.began = False
         self.seconds: dict[str, float] = {}
         inputs = expand(options.inputs, options.storage_options)
         self.tokenizer_bytes = _read_tokenizer(options)
@@ -126,8 +134,10 @@ class _Driver:
     def run(self) -> BuildResult:
         existing = check_same_job(self.storage, self.job, self.options)
         if existing is not None:
-            finish.clean(self.job, self.options.keep_runs)
+            with contextlib.suppress(OSError):  # it may lie on a read-only mount by now
+                finish.clean(self.job, self.options.keep_runs)
             return BuildResult(existing)
+        self.began = True
         if not self.storage.exists(JOB_TOKENIZER):
             self.storage.write_bytes(JOB_TOKENIZER, self.tokenizer_bytes)
         write_json(self.storage, JOB, self.job.record)
@@ -151,6 +161,13 @@ class _Driver:
             finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
         return BuildResult(Manifest.read(self.storage), self.seconds)
+
+    def finished_elsewhere(self) -> Manifest | None:
+        """The manifest that another driver of this very build has written since this one began."""
+        with contextlib.suppress(PileshardError, OSError):
+            if self.began and self.storage.exists(MANIFEST):
+                return check_same_job(self.storage, self.job, self.options)
+        return None
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -215,7 +232,7 @@ class _Driver:
 
 def _read_tokenizer(options: BuildOptions) -> bytes:
     try:
-        with fsspec.open(options.tokenizer, "rb", **options.storage_options) as file:
+        with open_url(options.tokenizer, options.storage_options) as file:
             return bytes(file.read())
     except (OSError, ValueError, ImportError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
@@ -224,8 +241,7 @@ def _read_tokenizer(options: BuildOptions) -> bytes:
 
 def absolute(url: str) -> str:
     """A local path as an absolute one: workers may start in another directory."""
-    fs, path = fsspec.core.url_to_fs(url) if "://" not in url else (None, url)
-    return path if fs is not None else url
+    return url if "://" in url else open_filesystem(url)[1]
 
 
 if __name__ == "__main__":

@@ -217,5 +217,3 @@ def clean(job: Job, keep_runs: bool) -> None:
         storage.remove(JOB_TOKENIZER)
         storage.remove(STAGE)
         temp.remove_tree(f"_build/runs-{job.fingerprint}")
-    if temp.url != storage.url:
-        temp.remove_tree(TEMP_DIR)

@@ -8,11 +8,10 @@ import shutil
 import time
 from dataclasses import dataclass
 
-import fsspec
-
 from beam_jobs.job import Job
 from beam_jobs.options import BuildOptions
 from beam_jobs.shard_plan import RECORD_OVERHEAD
+from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
 from pileshard.tokenize import load
 
@@ -49,7 +48,7 @@ def take_sample(job: Job, tokenizer_bytes: bytes) -> Sample:
             stored += len(chunk)
 
         read = 0
-        with fsspec.open(entry.url, "rb", **job.storage_options) as raw:
+        with open_url(entry.url, job.storage_options) as raw:
             for block in line_blocks(raw, entry.url, on_bytes=on_bytes):
                 parsed = parse_lines(block, *paths)
                 read += sum(map(len, block.lines))

@@ -83,6 +83,10 @@ def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = Non
                     continue
                 raise OptionError(f"--input {pattern}: is a directory; name its files ({pattern.rstrip('/')}/*.zst)")
             url = name if local else fs.unstrip_protocol(name)
+            try:
+                url.encode()
+            except UnicodeEncodeError:
+                raise OptionError(f"--input {pattern}: the name {url!r} is not UTF-8; rename the file") from None
             if url in found:
                 raise OptionError(f"--input {pattern}: {url} is named twice")
             found[url] = InputFile(url=url, size=int(info["size"] or 0), version=_version(info))

@@ -6,9 +6,11 @@ All that is particular to it stands here; the pipeline is the same for every eng
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -23,6 +25,8 @@ _log = logging.getLogger("pileshard.build")
 
 #: How long a runner may take to fail by itself after one of its workers died.
 _GRACE_SECONDS = 3.0
+
+_PREFIX = "pileshard-workers-"
 
 
 def local_runner(workers: int) -> Any:
@@ -61,15 +65,21 @@ def run_with_workers(run: Callable[[], None]) -> None:
             failure.append(error)
 
     before = threading.excepthook
-    with tempfile.TemporaryDirectory(prefix="pileshard-workers-", ignore_cleanup_errors=True) as pids:
+    _remove_leftovers()
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as pids:
         os.environ[DRIVER_PID] = str(os.getpid())
         os.environ[WORKER_PIDS] = pids
         threading.excepthook = hook
         try:
             thread = threading.Thread(target=target, name="pileshard-beam", daemon=True)
             thread.start()
-            while thread.is_alive() and not died.is_set():
-                thread.join(0.1)
+            try:
+                while thread.is_alive() and not died.is_set():
+                    thread.join(0.1)
+            except KeyboardInterrupt:
+                _end_workers(pids)
+                raise
             if died.is_set():
                 thread.join(_GRACE_SECONDS)
                 _end_workers(pids)
@@ -81,6 +91,18 @@ def run_with_workers(run: Callable[[], None]) -> None:
             threading.excepthook = before
     if failure:
         raise failure[0]
+
+
+def _remove_leftovers() -> None:
+    """Removes the directories of drivers that were killed."""
+    for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*")):
+        driver = os.path.basename(path).removeprefix(_PREFIX).split("-")[0]
+        try:
+            os.kill(int(driver), 0)
+        except ProcessLookupError:
+            shutil.rmtree(path, ignore_errors=True)
+        except (ValueError, OSError):
+            continue
 
 
 def _end_workers(directory: str) -> None:

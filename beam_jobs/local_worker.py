@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import sys
 import threading
 import time
 
@@ -32,9 +34,14 @@ def main() -> None:
     driver = os.environ.get(DRIVER_PID, "")
     if driver.isdecimal():
         threading.Thread(target=_follow, args=(int(driver),), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver hears it and ends its workers
     with contextlib.suppress(OSError):
-        open(os.path.join(os.environ.get(WORKER_PIDS, ""), str(os.getpid())), "x").close()
-    logging.disable(logging.WARNING)
+        # What Beam says of errors is said better by the driver; its own last words are kept for one that dies.
+        place = os.path.join(os.environ.get(WORKER_PIDS, ""), str(os.getpid()))
+        words = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        os.dup2(words, sys.stderr.fileno())
+        os.close(words)
+    logging.disable(logging.CRITICAL)
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(["pileshard"])

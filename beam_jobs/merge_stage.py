@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
+from beam_jobs.duplicates import find_duplicates
 from beam_jobs.job import Job, MergeItem, MergeReceipt
 from beam_jobs.progress import Heartbeat
 from beam_jobs.runs import ROW, read_rows
@@ -48,9 +49,8 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
     runs = msgspec.json.decode(storage.read_bytes(group_path(item.group)), type=list[RunSlice])
     rows = _gather_rows(temp, runs, item, token_bytes)
     duplicates = np.zeros(len(rows), dtype=bool)
-    if job.record.options.dedup == "exact" and len(rows):
-        same = (rows["key"][1:] == rows["key"][:-1]) & (rows["twin"][1:] == rows["twin"][:-1])
-        duplicates[1:] = same
+    if job.record.options.dedup == "exact":
+        duplicates = find_duplicates(storage, temp, item, rows)
     kept, dropped = rows[~duplicates], rows[duplicates]
     path = shard_path(item.source, item.split, item.number, item.count)
     with Heartbeat(storage, item.name) as heartbeat:

@@ -98,10 +98,8 @@ def progress_line(stage: str, progress: Progress, rate: float) -> str:
     left = f", {(progress.total_bytes - progress.done_bytes) / rate:,.0f} s left" if rate > 0 else ""
     documents = sum(beat.documents for beat in progress.beats)
     tokens = sum(beat.tokens for beat in progress.beats)
-    return (
-        f"{stage}: {share:.0%}, {progress.done_items} of {progress.items} items, {rate / 1e6:,.1f} MB/s{left}; "
-        f"in work: {documents:,} documents, {tokens:,} tokens"
-    )
+    work = f"; in work: {documents:,} documents, {tokens:,} tokens" if documents else ""
+    return f"{stage}: {share:.0%}, {progress.done_items} of {progress.items} items, {rate / 1e6:,.1f} MB/s{left}{work}"
 
 
 def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:

@@ -27,9 +27,13 @@ def parse_size(text: str, option: str = "size") -> int:
     unit = match.group(2) if match else None
     if unit and not unit.endswith("B"):
         unit += "B"
-    if match is None or unit not in _UNITS or (size := int(float(match.group(1)) * _UNITS[unit])) < 1:
+    if match is None or unit not in _UNITS or not 1 <= (size := _bytes(match.group(1), _UNITS[unit])) < 1 << 62:
         raise OptionError(f"{option} {text!r} is no size: write e.g. 1GB, 256MiB or 4096")
     return size
+
+
+def _bytes(number: str, unit: int) -> int:
+    return int(number) * unit if number.isdecimal() else int(float(number) * unit)
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def runner_and_options(beam_args: Sequence[str], workers: int) -> tuple[Any, Pip
     if any(arg == "--runner" or arg.startswith("--runner=") for arg in args):
         runner = None
     else:
+        _refuse_unknown(args)
         runner = local_runner(workers)
         args.append(f"--direct_num_workers={workers}")
     try:
@@ -89,6 +90,17 @@ def run_elements(name: str, elements: Sequence[Any], do: Any, beam_args: Sequenc
         run_with_workers(run)
     else:
         run()
+
+
+def _refuse_unknown(args: list[str]) -> None:
+    """A mistyped `--runner` must not end in a build on this machine."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    known = {name for cls in PipelineOptions.__subclasses__() for name in cls().get_all_options()}
+    for arg in args:
+        name = arg.removeprefix("--").removeprefix("no_").split("=")[0]
+        if arg.startswith("--") and name not in known:
+            raise OptionError(f"Apache Beam's local runner knows no option {arg}")
 
 
 def run_items(

@@ -22,7 +22,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
 import msgspec
 
 from beam_jobs import repair_manifest
@@ -37,7 +36,7 @@ from pileshard.audit.verify import Audit, open_storage
 from pileshard.errors import BuildError, DatasetError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.paths import BUILD, MANIFEST, TOKENIZER
-from pileshard.format.storage import Storage
+from pileshard.format.storage import Storage, open_url
 from pileshard.tokenize import load
 
 _log = logging.getLogger("pileshard.repair")
@@ -222,7 +221,7 @@ def find_tokenizer(storage: Storage, options: RepairOptions, sha256: str) -> tup
     """
     if options.tokenizer is not None:
         try:
-            with fsspec.open(options.tokenizer, "rb", **options.storage_options) as file:
+            with open_url(options.tokenizer, options.storage_options) as file:
                 data = bytes(file.read())
         except (OSError, ValueError, ImportError) as error:
             raise OptionError(f"--tokenizer {options.tokenizer}: {error}") from None

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import fsspec
 import msgspec
 
 from beam_jobs import finish
@@ -29,13 +28,14 @@ from beam_jobs.job import (
     receipt_path,
     write_json,
 )
+from beam_jobs.runs import Group
 from beam_jobs.shard_plan import GroupPlan, group_path, plan_groups
 from beam_jobs.stages import Stages, has_size
 from pileshard.audit.repair import Condemned
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.identity import hex64
 from pileshard.format.manifest import Manifest, ShardEntry
-from pileshard.format.storage import Storage
+from pileshard.format.storage import Storage, open_filesystem
 
 if TYPE_CHECKING:
     from beam_jobs.repair import RepairOptions
@@ -139,7 +139,7 @@ class ShardRepair:
         for number in numbers:
             entry = self._manifest.inputs[number]
             try:
-                fs, path = fsspec.core.url_to_fs(entry.url, **self._options.storage_options)
+                fs, path = open_filesystem(entry.url, self._options.storage_options)
                 size = fs.info(path)["size"]
             except FileNotFoundError:
                 problems.append(f"{entry.url} is gone")
@@ -236,7 +236,10 @@ class ShardRepair:
             group.name: group
             for group in plan_groups(receipts, job.temp_storage(), self._manifest.token_dtype.itemsize)
         }
-        names = sorted({(all_shards[number].source, all_shards[number].split) for number in planned or numbers})
+        condemned = planned or numbers
+        names: list[Group] = sorted({(all_shards[at].source, all_shards[at].split) for at in condemned})
+        if self._manifest.options.dedup == "exact":
+            names += sorted(groups.keys() - set(names))  # they tell what came before
         weights = []
         for at, name in enumerate(names):
             write_json(self._staging, group_path(at), groups.get(name, GroupPlan(name)).runs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-import fsspec
 import msgspec
 
 from beam_jobs.inputs import InputFile
@@ -14,7 +13,7 @@ from beam_jobs.options import BuildOptions
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
 from pileshard.format.paths import MANIFEST
-from pileshard.format.storage import Storage
+from pileshard.format.storage import Storage, open_url
 
 
 def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifest | None:
@@ -118,7 +117,7 @@ def _changed_input(
         if old.version == new.version or not wanted:
             continue
         digest = hashlib.sha256()
-        with fsspec.open(new.url, "rb", **storage_options) as file:
+        with open_url(new.url, storage_options) as file:
             while chunk := file.read(8 << 20):
                 digest.update(chunk)
         if digest.hexdigest() != wanted:

@@ -62,6 +62,8 @@ class Stages:
                 try:
                     run_items(job, todo, self.token_bytes, self.eod_id, self.beam_args, self.workers)
                 except Exception as error:
+                    if "KeyboardInterrupt" in str(error):
+                        raise KeyboardInterrupt from None  # Beam makes an error of it
                     # What the items left is whole; engines wrap an error's text, cut it or add to it.
                     messages = take_failures(storage)
                     if not messages and isinstance(error, PileshardError):

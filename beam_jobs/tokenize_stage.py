@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-import fsspec
 import msgspec
 import numpy as np
 
@@ -29,7 +28,7 @@ from pileshard.format.identity import (
     sum64,
     text_keys,
 )
-from pileshard.format.storage import Storage
+from pileshard.format.storage import Storage, open_url
 from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, line_blocks, parse_lines
 from pileshard.tokenize import EngineMismatch, Tokenizer, load
 
@@ -221,10 +220,13 @@ class _Pass:
         return groups
 
     def _kept(self, sources: list[str], held_out: np.ndarray[Any, Any], keys: U64) -> list[int]:
-        """Places of the documents that the job is about."""
+        """Places of the documents that the job is about, and of those that tell which of them are duplicates."""
+        if self.job.record.options.dedup == "exact":
+            sources = [""] * len(sources)  # a text may have come before in any source
         spans: dict[tuple[str, bool], list[tuple[int, int]]] = {}
         for span in self.job.only or ():
-            group = (span.source, span.split == "validation")
+            source = "" if self.job.record.options.dedup == "exact" else span.source
+            group = (source, span.split == "validation")
             spans.setdefault(group, []).append((span.key_first, span.key_last))
         places: dict[tuple[str, bool], list[int]] = {}
         for at, group in enumerate(zip(sources, held_out.tolist(), strict=True)):
@@ -232,7 +234,7 @@ class _Pass:
                 places.setdefault(group, []).append(at)
         kept: list[int] = []
         for group, mine in places.items():
-            bounds = np.array(sorted(spans[group]), dtype=np.uint64)
+            bounds = np.array(_united(spans[group]), dtype=np.uint64)
             number = np.searchsorted(bounds[:, 0], keys[mine], "right") - 1
             within = (number >= 0) & (keys[mine] <= bounds[number, 1])
             kept += np.array(mine)[within].tolist()
@@ -273,6 +275,17 @@ class _Pass:
             )
 
 
+def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of keys in order, those that overlap made one."""
+    united: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if united and first <= united[-1][1]:
+            united[-1] = (united[-1][0], max(last, united[-1][1]))
+        else:
+            united.append((first, last))
+    return united
+
+
 def _line_offsets(block: LineBlock) -> list[int]:
     lengths = [block.line_size(at) + 1 for at in range(len(block.lines))]
     return list(itertools.accumulate(lengths[:-1], initial=block.first_offset))
@@ -281,8 +294,8 @@ def _line_offsets(block: LineBlock) -> list[int]:
 @contextlib.contextmanager
 def _open_input(url: str, storage_options: dict[str, Any]) -> Iterator[BinaryIO]:
     try:
-        with fsspec.open(url, "rb", **storage_options) as file:
-            yield cast(BinaryIO, file)
+        with open_url(url, storage_options) as file:
+            yield file
     except FileNotFoundError as error:
         raise InputError(url, 0, "the input is not there") from error
 

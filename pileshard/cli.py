@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -41,12 +42,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pileshard {options.command}: {where}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"pileshard {options.command}: interrupted", file=sys.stderr)
+        again = "; the same command continues it" if options.command in ("build", "repair") else ""
+        print(f"pileshard {options.command}: interrupted{again}", file=sys.stderr)
         return 1
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def entry() -> None:
     """The console script: as `main`, and ends even where an engine's threads do not."""
+    signal.signal(signal.SIGTERM, _interrupt)
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

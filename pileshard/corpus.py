@@ -189,7 +189,10 @@ class CorpusPlan(Plan):
 
     def reader(self, cache: BlockCache | None = None) -> ShardReader:
         """A new reader of the split's shards; a cache is for remote ones."""
-        return ShardReader(self.corpus.storage, self.shards, self.corpus.manifest.token_dtype, cache=cache)
+        manifest = self.corpus.manifest
+        return ShardReader(
+            self.corpus.storage, self.shards, manifest.token_dtype, cache=cache, vocab_size=manifest.vocab_size
+        )
 
     def packed(self, reader: ShardReader) -> PackedRows | None:
         """What makes the rows of chunks from a reader's shards; None with packing="concat"."""

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import fsspec
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ from pileshard.format.identity import (
 from pileshard.format.index import HEADER_BYTES
 from pileshard.format.manifest import InputEntry, Manifest, ShardEntry
 from pileshard.format.rejected import RejectedLine
-from pileshard.format.storage import Storage
+from pileshard.format.storage import Storage, open_filesystem
 from pileshard.ingest import LINES_PER_BLOCK, LineBlock, Reason, line_blocks, parse_lines
 from pileshard.tokenize import Tokenizer
 
@@ -164,7 +163,7 @@ class InputReading:
     def _run(self) -> None:
         entry, tally, options = self._entry, self.tally, self._manifest.options
         text_path, source_path = tuple(options.text_key.split(".")), tuple(options.source_key.split("."))
-        fs, path = fsspec.core.url_to_fs(entry.url, **self._storage.options)
+        fs, path = open_filesystem(entry.url, self._storage.options)
         size = fs.info(path)["size"]
         if size is not None and size != entry.size:
             return self._unreadable(f"has {size:,} bytes, the build read {entry.size:,}")
@@ -290,6 +289,8 @@ class InputReading:
         if found is None:
             return None  # unreadable there; the level `full` says why
         self.tally.compared += 1
+        if not found and self._came_before(group, key, (self._number, line), wanted):
+            return None
         if not found:
             other = None
             if len(self.tally.faults) < MOST_FAULTS:
@@ -310,6 +311,14 @@ class InputReading:
             offset = HEADER_BYTES + 8 * (2 * self._documents.columns(shard) + stored.record)
             self._fault(FaultKind.INDEX, shard.index_path, message, line, offset)
         return None
+
+    def _came_before(self, group: Group, key: int, mine: tuple[int, int], wanted: npt.NDArray[Any]) -> bool:
+        """Whether exact deduplication dropped the document for an earlier one of another source."""
+        if self._manifest.options.dedup != "exact":
+            return False
+        shard = self._documents.elsewhere(group, key)
+        stored = (self._documents.find(shard, key) if shard is not None else None) or []
+        return any((d.input, d.line) < mine and np.array_equal(d.tokens, wanted) for d in stored)
 
     def _compare_tokens(self, shard: ShardEntry, stored: StoredDocument, line: int, wanted: npt.NDArray[Any]) -> None:
         least = min(len(stored.tokens), len(wanted))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import fsspec
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from pileshard.format.identity import document_keys, text_keys
 from pileshard.format.index import load_index
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, parse_example
+from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
 
 
@@ -143,7 +143,7 @@ def _text(corpus: Corpus, number: int, line: int) -> bytes:
     options = corpus.manifest.options
     url = corpus.manifest.inputs[number].url
     text_path, source_path = tuple(options.text_key.split(".")), tuple(options.source_key.split("."))
-    with fsspec.open(url, "rb", **corpus.storage.options) as raw:
+    with open_url(url, corpus.storage.options) as raw:
         for block in line_blocks(raw, url):
             if block.first_line <= line < block.first_line + len(block.lines):
                 parsed = parse_lines(block, text_path, source_path)

@@ -28,10 +28,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
+def printable(name: str, most: int = 40) -> str:
+    """A name fit for a terminal: characters that do not print are escaped, and a long one is cut."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return plain if len(plain) <= most else plain[: most - 3] + "..."
+
+
 def source_table(manifest: Manifest) -> str:
     """Documents, tokens, text bytes and shards by source and split, with totals."""
     rows: list[list[object]] = [
-        [entry.name, entry.split, entry.documents, entry.tokens, entry.text_bytes, entry.shards]
+        [printable(entry.name), entry.split, entry.documents, entry.tokens, entry.text_bytes, entry.shards]
         for entry in manifest.sources
     ]
     rows.append(["all", "", manifest.documents, manifest.tokens, manifest.text_bytes, len(manifest.shards)])

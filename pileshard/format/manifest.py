@@ -72,7 +72,7 @@ class InputEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     url: str
     size: Count
-    sha256: str
+    sha256: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
     lines: Count = 0
     accepted: Count = 0
     rejected: dict[str, Count] = {}

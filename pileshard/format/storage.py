@@ -39,13 +39,16 @@ _inherited: list[Any] = []
 def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
     """The fsspec file system of a URL, and the path there. It belongs to this process.
 
+    What has no `://` is a path of this machine, whatever characters it holds (fsspec would take `::` for a chain).
     Listings are not kept where that can be chosen: fsspec answers from them what other clients have changed since.
 
     Raises:
       MissingExtraError: the package for this kind of storage is not installed.
       OptionError: there is no such kind of storage, or an option of it is wrong.
     """
-    protocol = url.split("://", 1)[0] if "://" in url else ""
+    if "://" not in url:
+        return LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
+    protocol = url.split("://", 1)[0]
     package = _PACKAGES.get(protocol)
     fresh = {"use_listings_cache": False} if package else {}
     try:
@@ -56,6 +59,12 @@ def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[An
         raise OptionError(f"{url}: this storage needs a package that is not installed ({describe(error)})") from error
     except (ValueError, TypeError) as error:
         raise OptionError(f"{url}: cannot be opened: {describe(error)}") from error
+
+
+def open_url(url: str, options: dict[str, Any] | None = None) -> BinaryIO:
+    """Opens any file for reading, by URL or path."""
+    fs, path = open_filesystem(url, options)
+    return cast(BinaryIO, open(path, "rb") if isinstance(fs, LocalFileSystem) else fs.open(path, "rb"))
 
 
 class Storage:
@@ -327,7 +336,9 @@ class Storage:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temp, target)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = target  # a full disk does not say where
             with contextlib.suppress(OSError):
                 os.unlink(temp)
             raise

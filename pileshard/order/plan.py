@@ -87,9 +87,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Checks the options and cuts the chunks."""
         put = object.__setattr__
-        put(self, "seed", whole("seed", self.seed, 0))
-        if self.seed >= 1 << 64:
-            raise OptionError(f"seed is {self.seed}; it must be below 2^64")
+        put(self, "seed", whole("seed", self.seed, 0, bits=64))
         put(self, "seq_len", whole("seq_len", self.seq_len, 1))
         put(self, "slots", whole("slots", self.slots, 1))
         put(self, "shard_tokens", np.asarray(self.shard_tokens, dtype=np.int64))

@@ -21,8 +21,8 @@ from pileshard.order.skip import NO_SKIP, Skip
 DEFAULT_BATCH = 8
 
 
-def whole(name: str, value: SupportsIndex, least: int) -> int:
-    """An option that must be a whole number of at least `least`.
+def whole(name: str, value: SupportsIndex, least: int, bits: int = 62) -> int:
+    """An option that must be a whole number of at least `least`, and below 2^bits.
 
     Raises:
       OptionError: it is not.
@@ -31,6 +31,8 @@ def whole(name: str, value: SupportsIndex, least: int) -> int:
         number = operator.index(value)
     except TypeError:
         raise OptionError(f"{name} is {value!r}; it must be a whole number") from None
+    if number >= 1 << bits:
+        raise OptionError(f"{name} is {value}; it must be below 2^{bits}")
     if isinstance(value, bool) or number < least:
         raise OptionError(f"{name} is {value}; it must be a whole number of at least {least}")
     return number

@@ -7,6 +7,7 @@ data-parallel rank and so read the same rows.
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ def _sagemaker(env: Mapping[str, str]) -> Ranks:
 
 
 def _checked(rank: int, size: int, origin: str) -> Ranks:
+    try:
+        rank, size = operator.index(rank), operator.index(size)
+    except TypeError:
+        raise OptionError(
+            f"rank is {rank!r} and the world size {size!r} ({origin}); they must be whole numbers"
+        ) from None
     if size < 1:
         raise OptionError(f"the world size is {size} ({origin}); it must be at least 1")
     if not 0 <= rank < size:

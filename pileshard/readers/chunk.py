@@ -104,6 +104,7 @@ class ShardReader:
         *,
         open_shards: int = OPEN_SHARDS,
         cache: BlockCache | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         """Opens nothing before the first read.
 
@@ -113,7 +114,9 @@ class ShardReader:
           dtype: of a token on disk.
           open_shards: local files kept open.
           cache: for remote shards.
+          vocab_size: ids at or above it are refused.
         """
+        self._vocab_size = vocab_size
         self.storage = storage
         self.dtype = np.dtype(dtype)
         self._shards = shards
@@ -168,8 +171,21 @@ class ShardReader:
           out: contiguous, of the tokens' dtype, [tokens wanted].
 
         Raises:
-          DatasetError: the shard or its index is missing, too short or does not fit the manifest.
+          DatasetError: the shard or its index is missing, too short or does not fit the manifest, or an id is none of
+            the vocabulary.
         """
+        self._read(shard, first, out)
+        # A whole check takes `pileshard verify`; this one costs a hundredth of the read, and no id may leave the
+        # model's embedding.
+        if self._vocab_size is not None and len(out) and int(out.max()) >= self._vocab_size:
+            at = first + int(np.argmax(out >= self._vocab_size))
+            entry = self._shards[shard]
+            raise DatasetError(
+                f"{self.storage.url_of(entry.path)}: damaged: token {at:,} is the id {int(out[at - first]):,}, and the "
+                f"vocabulary has {self._vocab_size:,}; {remedy(self.storage)}"
+            )
+
+    def _read(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
         if not self.is_local:
             self._far().read(shard, first, out)
             return

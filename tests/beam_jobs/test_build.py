@@ -303,6 +303,20 @@ def test_exact_deduplication_keeps_the_first_of_equal_texts(tmp_path: Path) -> N
     assert shard_hashes(tmp_path / "dataset1") == shard_hashes(tmp_path / "dataset2")
 
 
+def test_exact_deduplication_sees_through_sources(tmp_path: Path) -> None:
+    lines = [document("one", "A"), document("two", "B"), document("one", "B"), document("two", "A"), document("x", "B")]
+    first = write_input(tmp_path / "0.jsonl.zst", lines)
+    second = write_input(tmp_path / "1.jsonl.zst", [document(f"text {n % 40}", f"S{n % 7}") for n in range(300)])
+    for parts in (1, 3):
+        output = tmp_path / f"dataset{parts}"
+        manifest = run_build(output, [first, second], dedup="exact", parts_per_input=parts, validation=0.3).manifest
+        kept = {(number, line) for _, _, number, line, _ in documents(output)}
+        assert kept == {(0, 1), (0, 2), (0, 5)} | {(1, n + 1) for n in range(40)}
+        assert [entry.duplicates for entry in manifest.inputs] == [2, 260]
+        assert verify(str(output), level="deep", sample="all").sound
+    assert shard_hashes(tmp_path / "dataset1") == shard_hashes(tmp_path / "dataset3")
+
+
 def test_equal_texts_fall_on_one_side_of_the_validation_split(tmp_path: Path) -> None:
     texts = [f"text number {n % 500}" for n in range(2000)]
     path = write_input(tmp_path / "input.jsonl.zst", [document(text) for text in texts])

@@ -299,6 +299,16 @@ def test_a_damaged_shard_stops_the_tf_reader_with_its_name(tmp_path: Path) -> No
         numpy_batches(path=made.url, seq_len=16)
 
 
+def test_an_id_outside_the_vocabulary_never_leaves_a_reader(tmp_path: Path) -> None:
+    made = make_dataset(str(tmp_path / "dataset"), {("A", "train"): [5000]}, vocab_size=1000)
+    shard = tmp_path / "dataset" / made.manifest.shards[0].path
+    data = bytearray(shard.read_bytes())
+    data[-200:-100] = b"\xff" * 100
+    shard.write_bytes(data)
+    with pytest.raises(DatasetError, match=r"is the id 65,535, and the vocabulary has 1,000; run `pileshard"):
+        list(pileshard.numpy_dataset(path=made.url, world_size=1, seq_len=16))
+
+
 def test_without_tensorflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "tensorflow", None)
     with pytest.raises(MissingExtraError, match=r"pileshard.dataset needs the package 'tensorflow'.*pileshard\[tensor"):

@@ -1,0 +1,82 @@
+"""Exact deduplication: which documents of a shard are texts that came before, in whatever source.
+
+With `--dedup exact` keys are hashes of texts, so equal texts have equal keys in every source. A merge item reads,
+beside its own rows, the rows (not the tokens) of the other sources in its range of keys; of equal texts the first by
+input and line stays, wherever it is. Equal texts are always of one split. The price is that each source's merge reads
+the rows of all sources once more, 40 bytes a document.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from beam_jobs.job import GROUPS, MergeItem
+from beam_jobs.runs import read_rows
+from beam_jobs.shard_plan import RunSlice, group_path
+from pileshard.format.storage import Storage
+
+#: Rows of other sources in memory at a time, about.
+ROWS_AT_ONCE = 1 << 21
+
+_SEEN = np.dtype([("key", "<u8"), ("twin", "<u8"), ("input", "<u8"), ("line", "<u8"), ("mine", "<i8")])
+
+
+def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Marks the documents of a shard whose text came before.
+
+    Args:
+      storage: the dataset's root, where the groups' lists of runs lie.
+      temp: where the runs lie.
+      item: the shard.
+      rows: its documents, sorted by key; with fields key, twin, input and line.
+
+    Returns:
+      bool [len(rows)].
+    """
+    duplicates = np.zeros(len(rows), dtype=bool)
+    if not len(rows):
+        return duplicates
+    others = _other_runs(storage, item)
+    span = item.key_last - item.key_first + 1
+    # Keys are evenly spread, so a share of the range holds that share of the rows.
+    expected = sum(run.group.documents for run in others) * span >> 64
+    steps = max(1, -(-expected // ROWS_AT_ONCE))
+    for step in range(steps):
+        first = item.key_first + span * step // steps
+        last = item.key_first + span * (step + 1) // steps - 1
+        low = int(np.searchsorted(rows["key"], np.uint64(first), "left"))
+        high = int(np.searchsorted(rows["key"], np.uint64(last), "right"))
+        if low == high:
+            continue
+        parts = [_seen(rows[low:high], rows["input"][low:high], np.arange(low, high))]
+        for run in others:
+            found, _ = read_rows(temp, run.path, run.group, first, last)
+            if len(found):
+                parts.append(_seen(found, run.input, -1))
+        seen = np.concatenate(parts)
+        seen = seen[np.lexsort((seen["line"], seen["input"], seen["twin"], seen["key"]))]
+        again = np.zeros(len(seen), dtype=bool)
+        again[1:] = (seen["key"][1:] == seen["key"][:-1]) & (seen["twin"][1:] == seen["twin"][:-1])
+        mine = seen["mine"][again]
+        duplicates[mine[mine >= 0]] = True
+    return duplicates
+
+
+def _other_runs(storage: Storage, item: MergeItem) -> list[RunSlice]:
+    own = group_path(item.group)
+    paths = [path for path in storage.files(GROUPS) if path != own]
+    runs = [run for path in paths for run in msgspec.json.decode(storage.read_bytes(path), type=list[RunSlice])]
+    return [run for run in runs if run.group.split == item.split]
+
+
+def _seen(rows: npt.NDArray[Any], inputs: Any, mine: Any) -> npt.NDArray[Any]:
+    out = np.zeros(len(rows), dtype=_SEEN)
+    for name in ("key", "twin", "line"):
+        out[name] = rows[name]
+    out["input"] = inputs
+    out["mine"] = mine
+    return out
