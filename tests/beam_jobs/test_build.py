@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -184,8 +185,9 @@ def test_a_killed_worker_stops_the_build_with_a_sentence_and_it_continues(
     process = subprocess.Popen(command(output, *more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     workers: list[psutil.Process] = []
     while process.poll() is None and not workers:
-        children = psutil.Process(process.pid).children()
-        workers = [child for child in children if "beam_jobs.local_worker" in " ".join(child.cmdline())]
+        with contextlib.suppress(psutil.Error):  # a child that ended while it was looked at
+            children = psutil.Process(process.pid).children()
+            workers = [child for child in children if "beam_jobs.local_worker" in " ".join(child.cmdline())]
         time.sleep(0.01)
     time.sleep(delay)
     workers[0].kill()
