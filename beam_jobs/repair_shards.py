@@ -15,6 +15,7 @@ from beam_jobs.inputs import InputFile
 from beam_jobs.install import install, refusal
 from beam_jobs.items import take_failures
 from beam_jobs.job import (
+    GROUPS,
     JOB,
     JOB_TOKENIZER,
     RECEIPTS,
@@ -240,6 +241,7 @@ class ShardRepair:
         names: list[Group] = sorted({(all_shards[at].source, all_shards[at].split) for at in condemned})
         if self._manifest.options.dedup == "exact":
             names += sorted(groups.keys() - set(names))  # they tell what came before
+        self._staging.remove_tree(GROUPS)  # deduplication reads all that are there
         weights = []
         for at, name in enumerate(names):
             write_json(self._staging, group_path(at), groups.get(name, GroupPlan(name)).runs)

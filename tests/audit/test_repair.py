@@ -47,6 +47,7 @@ def lines(count: int, first: int) -> list[Any]:
         text = f"text {number % 35} " + "é" * (number % 9) + (EOD if number % 11 == 0 else "")
         made.append(document(text, "ABC"[number % 3]))
     made[3], made[7], made[9] = "no json", "", {"meta": {}}
+    made += [document(f"the same {number} in every source", source) for number in range(12) for source in "CAB"]
     made.append(document("Q" * (2 * 65536 + 10 + first), "Long"))
     return made
 
