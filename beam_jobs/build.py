@@ -36,11 +36,12 @@ from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
 from beam_jobs.stages import Stages
+from beam_jobs.tokenize_stage import process_tokenizer
 from pileshard.errors import BuildError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.paths import MANIFEST
 from pileshard.format.storage import open_filesystem, open_url
-from pileshard.tokenize import Tokenizer, load
+from pileshard.tokenize import Tokenizer
 
 _log = logging.getLogger("pileshard.build")
 
@@ -100,8 +101,11 @@ class _Driver:
         self.seconds: dict[str, float] = {}
         inputs = expand(options.inputs, options.storage_options)
         self.tokenizer_bytes = _read_tokenizer(options)
-        self.tokenizer: Tokenizer = load(
-            self.tokenizer_bytes, eod=options.eod, special_tokens=options.special_tokens, engine="reference"
+        self.workers = options.workers or os.cpu_count() or 1
+        # Where this process does the work too, it is the one that the work is done with.
+        alone = self.workers == 1 and not options.beam_args
+        self.tokenizer: Tokenizer = process_tokenizer(
+            self.tokenizer_bytes, options.eod, options.special_tokens, options.engine if alone else "reference"
         )
         record = JobRecord(
             inputs=inputs,
@@ -129,7 +133,6 @@ class _Driver:
             storage_options=options.storage_options,
         )
         self.storage = self.job.storage()
-        self.workers = options.workers or os.cpu_count() or 1
 
     def run(self) -> BuildResult:
         existing = check_same_job(self.storage, self.job, self.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import uuid
 
 from beam_jobs.job import FAILURES, Failure, Item, Job, MergeItem, receipt_path, write_json
@@ -21,6 +22,8 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> None:
     path = receipt_path(job.fingerprint, item)
     if storage.exists(path):
         return
+    collecting = gc.isenabled()
+    gc.disable()  # documents and rows make no cycles; looking for some costs a twentieth of the time
     try:
         if isinstance(item, MergeItem):
             write_json(storage, path, merge_item(job, item, token_bytes, eod_id))
@@ -31,6 +34,9 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> None:
             failure = Failure(item=item.name, kind=type(error).__name__, message=_sentence(error, item))
             write_json(storage, f"{FAILURES}/{item.name}-{uuid.uuid4().hex[:12]}.json", failure)
         raise
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _sentence(error: BaseException, item: Item) -> str:

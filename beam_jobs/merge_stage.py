@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
+import os
 import time
 from array import array
 from collections import Counter
@@ -21,7 +23,7 @@ from pileshard.format.identity import hex64, identity_hashes, sum64
 from pileshard.format.index import Index
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.paths import index_path, shard_path
-from pileshard.format.record import RECORD_TOKENS, frame
+from pileshard.format.record import RECORD_TOKENS, frame_pieces
 from pileshard.format.storage import Storage
 
 #: Bytes of tokens in memory at once; a shard is merged in as many steps as it needs.
@@ -143,11 +145,24 @@ def _read_tokens(
         mine = slab["run"] == number
         start, end = int(starts[mine].min()), int(ends[mine].max())
         path = runs[number].path
-        data = temp.read_range(path, start, end)
+        data = _mapped(temp, path, start, end) or memoryview(temp.read_range(path, start, end))
         if len(data) != end - start:
             raise BuildError(f"{temp.url_of(path)}: the run is cut off at byte {start + len(data):,}")
-        spans[number] = (start, memoryview(data))
+        spans[number] = (start, data)
     return spans
+
+
+def _mapped(temp: Storage, path: str, start: int, end: int) -> memoryview | None:
+    """Bytes of a run that is a local file, without a copy: a run is never changed once it has its name."""
+    local = temp.local_path(path)
+    if local is None or start == end:
+        return None
+    with open(local, "rb") as file:
+        if os.fstat(file.fileno()).st_size < end:
+            return None
+        begin = start - start % mmap.ALLOCATIONGRANULARITY
+        pages = mmap.mmap(file.fileno(), end - begin, access=mmap.ACCESS_READ, offset=begin)
+    return memoryview(pages)[start - begin :]
 
 
 class _ShardWriter:
@@ -158,7 +173,7 @@ class _ShardWriter:
         self._eod = eod
         self._token_bytes = token_bytes
         self._digest = hashlib.sha256()
-        self._pending: list[bytes] = []
+        self._pending: list[bytes | memoryview] = []
         self._pending_bytes = 0
         self._offsets = array("Q", [0])
         self._tokens = array("Q", [0])
@@ -182,19 +197,22 @@ class _ShardWriter:
         columns = [slab[name].tolist() for name in ("input", "line", "key", "text_bytes", "run", "at", "tokens")]
         for number, line, key, text_bytes, run, at, count in zip(*columns, strict=True):
             base, data = spans[run]
-            tokens = bytes(data[at - base : at - base + count * width]) + self._eod
-            if len(tokens) <= most:
-                self._put(frame(number, line, 0, tokens), count + 1, text_bytes, key)
+            tokens = data[at - base : at - base + count * width]
+            if count < RECORD_TOKENS:
+                self._put(frame_pieces(number, line, 0, tokens, self._eod), count + 1, text_bytes, key)
                 continue
-            for part, start in enumerate(range(0, len(tokens), most)):
-                piece = tokens[start : start + most]
-                self._put(frame(number, line, part, piece), len(piece) // width, 0 if part else text_bytes, key)
+            whole = bytes(tokens) + self._eod
+            for part, start in enumerate(range(0, len(whole), most)):
+                piece = whole[start : start + most]
+                record = frame_pieces(number, line, part, piece)
+                self._put(record, len(piece) // width, 0 if part else text_bytes, key)
         self.documents += len(slab)
 
-    def _put(self, record: bytes, tokens: int, text_bytes: int, key: int) -> None:
-        self._pending.append(record)
-        self._pending_bytes += len(record)
-        self.size += len(record)
+    def _put(self, record: tuple[list[bytes | memoryview], int], tokens: int, text_bytes: int, key: int) -> None:
+        pieces, size = record
+        self._pending += pieces
+        self._pending_bytes += size
+        self.size += size
         self.tokens += tokens
         self._offsets.append(self.size)
         self._tokens.append(self.tokens)

@@ -34,7 +34,7 @@ from pileshard.tokenize import EngineMismatch, Tokenizer, load
 
 
 @lru_cache(maxsize=2)
-def _tokenizer(data: bytes, eod: str | None, special_tokens: str, engine: str) -> Tokenizer:
+def process_tokenizer(data: bytes, eod: str | None, special_tokens: str, engine: str) -> Tokenizer:
     """One tokenizer a process: loading and proving it takes a part of a second."""
     return load(data, eod=eod, special_tokens=cast(Any, special_tokens), engine=cast(Any, engine))
 
@@ -55,7 +55,7 @@ def tokenize_item(job: Job, item: TokenizeItem) -> TokenizeReceipt:
     mismatch: str | None = None
     engine: str = item.engine
     while True:
-        tokenizer = _tokenizer(data, job.record.eod, options.special_tokens, engine)
+        tokenizer = process_tokenizer(data, job.record.eod, options.special_tokens, engine)
         try:
             receipt = _Pass(job, item, storage, tokenizer).run()
         except EngineMismatch as error:

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,14 +51,12 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def entry() -> None:
-    """The console script: as `main`, and ends even where an engine's threads do not."""
+    """The console script: as `main`, and ends at once, even where an engine's threads do not."""
     signal.signal(signal.SIGTERM, _interrupt)
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        os._exit(code)
-    sys.exit(code)
+    os._exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:

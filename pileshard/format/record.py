@@ -27,7 +27,10 @@ FOOTER_BYTES = 4
 
 def masked_crc(data: bytes | bytearray | memoryview) -> int:
     """CRC-32C, rotated and offset as TFRecord stores it."""
-    crc = crc32c(data)
+    return _mask(crc32c(data))
+
+
+def _mask(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -62,6 +65,15 @@ def _part_entry(value: int) -> bytes:
     return _int_entry(b"part", value)
 
 
+# Lines differ from record to record: all but the number itself is the same for numbers of one length.
+_LINE_HEADS = {size: _int_entry(b"line", 1 << 7 * (size - 1))[:-size] for size in range(1, 10)}
+
+
+def _line_entry(value: int) -> bytes:
+    number = varint(value)
+    return _LINE_HEADS[len(number)] + number
+
+
 @lru_cache(maxsize=65536)
 def _tokens_entry_head(length: int) -> tuple[bytes, int]:
     """Bytes before the payload in the `tokens` entry, and the length of the entry with it."""
@@ -84,7 +96,7 @@ def example_head(input_number: int, line: int, part: int, token_bytes: int) -> b
       token_bytes: how many bytes of tokens follow.
     """
     tokens_head, tokens_len = _tokens_entry_head(token_bytes)
-    entries = _input_entry(input_number) + _int_entry(b"line", line) + _part_entry(part)
+    entries = _input_entry(input_number) + _line_entry(line) + _part_entry(part)
     return b"\x0a" + varint(len(entries) + tokens_len) + entries + tokens_head
 
 
@@ -94,10 +106,32 @@ def _length_frame(length: int) -> bytes:
     return raw + masked_crc(raw).to_bytes(4, "little")
 
 
+def frame_pieces(
+    input_number: int, line: int, part: int, tokens: bytes | memoryview, tail: bytes = b""
+) -> tuple[list[bytes | memoryview], int]:
+    """One whole record as pieces to be written one after another, so that no token is copied for it.
+
+    Args:
+      input_number: number of the document's input.
+      line: line number in the input, from 1.
+      part: number of the record in its document, from 0.
+      tokens: bytes of tokens.
+      tail: more bytes of tokens (the end-of-document id).
+
+    Returns:
+      The pieces, and how many bytes they are.
+    """
+    token_bytes = len(tokens) + len(tail)
+    head = example_head(input_number, line, part, token_bytes)
+    crc = crc32c(tail, crc32c(tokens, crc32c(head)))
+    size = len(head) + token_bytes
+    pieces = [_length_frame(size), head, tokens, tail, _mask(crc).to_bytes(4, "little")]
+    return pieces, HEADER_BYTES + size + FOOTER_BYTES
+
+
 def frame(input_number: int, line: int, part: int, tokens: bytes) -> bytes:
     """One whole record: framing, Example and tokens."""
-    data = example_head(input_number, line, part, len(tokens)) + tokens
-    return _length_frame(len(data)) + data + masked_crc(data).to_bytes(4, "little")
+    return b"".join(frame_pieces(input_number, line, part, tokens)[0])
 
 
 class ParsedExample(NamedTuple):
