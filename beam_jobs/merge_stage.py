@@ -8,6 +8,7 @@ import os
 import time
 from array import array
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, BinaryIO
 
 import msgspec
@@ -57,11 +58,12 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
     path = shard_path(item.source, item.split, item.number, item.count)
     with Heartbeat(storage, item.name) as heartbeat:
         with storage.create(path) as file:
-            writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes)
-            for slab in _slabs(kept, token_bytes):
-                writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
-                heartbeat.beat(writer.size, writer.documents, writer.tokens)
-            writer.flush()
+            with ThreadPoolExecutor(1) as behind:
+                writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
+                for slab in _slabs(kept, token_bytes):
+                    writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
+                    heartbeat.beat(writer.size, writer.documents, writer.tokens)
+                writer.finish()
         index = writer.index().to_bytes()
         storage.write_bytes(index_path(path), index)
     identities = identity_hashes(kept["input"], kept["line"])
@@ -166,9 +168,11 @@ def _mapped(temp: Storage, path: str, start: int, end: int) -> memoryview | None
 
 
 class _ShardWriter:
-    """Records into an open file, with their index and hash."""
+    """Records into an open file, with their index and hash; hashed and written by a thread, one block behind."""
 
-    def __init__(self, file: BinaryIO, eod: bytes, token_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, eod: bytes, token_bytes: int, behind: ThreadPoolExecutor) -> None:
+        self._behind = behind
+        self._writing: Future[None] | None = None
         self._file = file
         self._eod = eod
         self._token_bytes = token_bytes
@@ -222,9 +226,20 @@ class _ShardWriter:
             self.flush()
 
     def flush(self) -> None:
-        data = b"".join(self._pending)
-        self._pending.clear()
-        self._pending_bytes = 0
+        """Hands over what is pending, when the block before it is written."""
+        pieces, self._pending, self._pending_bytes = self._pending, [], 0
+        if self._writing is not None:
+            self._writing.result()
+        self._writing = self._behind.submit(self._write, pieces)
+
+    def finish(self) -> None:
+        """Writes the rest and waits for it."""
+        self.flush()
+        assert self._writing is not None
+        self._writing.result()
+
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
+        data = b"".join(pieces)
         self._digest.update(data)
         self._file.write(data)
 
