@@ -53,8 +53,8 @@ schemas: $(VENV)/.test ## write the JSON Schemas anew from the code
 	$(BIN)/python -m pileshard.format.schema schemas
 
 bench: $(VENV)/.test ## measure what the README states
-	for script in tests/benchmarks/*_speed.py tests/benchmarks/*_startup.py tests/benchmarks/*_memory.py; do \
-	  echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for name in build_speed verify_speed reader_speed reader_startup torch_speed remote_speed; do \
+	  echo "== $$name"; $(BIN)/python -m tests.benchmarks.$$name || exit 1; done
 
 clean: ## remove environments and what the demo made
 	rm -rf $(VENV) $(DEMO)
