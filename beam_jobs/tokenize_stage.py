@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from pileshard.format.identity import (
     text_keys,
 )
 from pileshard.format.storage import Storage, open_url
-from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, line_blocks, parse_lines
+from pileshard.ingest import ParsedBlock, Reason, Rejection, line_blocks, parse_lines
 from pileshard.tokenize import EngineMismatch, Tokenizer, load
 
 
@@ -123,7 +122,7 @@ class _Pass:
                     raise BuildError(f"{entry.url}: has more than {MAX_LINE:,} lines")
                 if block.group % item.parts == item.part:
                     parsed = parse_lines(block, text_path, source_path)
-                    offsets = _line_offsets(block) if options.special_tokens == "reject" else []
+                    offsets = block.offsets() if options.special_tokens == "reject" else []
                     first_line = block.first_line
                     del block  # a line may be large; its text is in `parsed`
                     self._take(parsed, buffer, rejected, [first_line, *offsets])
@@ -284,11 +283,6 @@ def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             united.append((first, last))
     return united
-
-
-def _line_offsets(block: LineBlock) -> list[int]:
-    lengths = [block.line_size(at) + 1 for at in range(len(block.lines))]
-    return list(itertools.accumulate(lengths[:-1], initial=block.first_offset))
 
 
 @contextlib.contextmanager

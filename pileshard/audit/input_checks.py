@@ -195,7 +195,7 @@ class InputReading:
         if self._manifest.options.special_tokens == "reject":
             special = [self._tokenizer.contains_special(text) for text in texts]
             if any(special):
-                starts = _line_offsets(block)
+                starts = block.offsets()
                 word = Reason.SPECIAL_TOKEN.value
                 refused = list(itertools.compress(lines, special))
                 rejected += [(line, starts[line - block.first_line], word) for line in refused]
@@ -332,11 +332,6 @@ class InputReading:
         else:
             return
         self._fault(FaultKind.TOKENS, shard.path, message, line, stored.offset(at))
-
-
-def _line_offsets(block: LineBlock) -> list[int]:
-    lengths = [block.line_size(at) + 1 for at in range(len(block.lines))]
-    return list(itertools.accumulate(lengths[:-1], initial=block.first_offset))
 
 
 def check_tallies(manifest: Manifest, number: int, tallies: list[Tally], sample: Sample) -> Iterator[Fault]:

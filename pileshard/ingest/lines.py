@@ -57,6 +57,11 @@ class LineBlock:
         """Bytes of a line in the input, without its newline."""
         return self.oversize[index].size if index in self.oversize else len(self.lines[index])
 
+    def offsets(self) -> list[int]:
+        """Byte offset of each line in the decompressed input."""
+        sizes = [self.line_size(index) + 1 for index in range(len(self.lines))]
+        return list(accumulate(sizes[:-1], initial=self.first_offset))
+
 
 def line_blocks(
     raw: BinaryIO,
