@@ -209,6 +209,10 @@ class CorpusPlan(Plan):
 
         What a packed row does not fill holds the end-of-document id.
         """
+        return self.words(position)[: self.seq_len + 1]
+
+    def words(self, position: int) -> npt.NDArray[Any]:
+        """What a reader takes for the row at a position: its tokens, and behind a packed row's where its parts end."""
         rows = self.rows(position)
         reader = self.reader()
         packed = self.packed(reader)
@@ -218,7 +222,7 @@ class CorpusPlan(Plan):
         else:
             packed.row(int(rows.chunk), int(rows.sample), out)
         reader.close()
-        return out[: self.seq_len + 1]
+        return out
 
     def locate(self, position: int) -> Location:
         """Traces the row at a position back to shard, documents, inputs and lines.

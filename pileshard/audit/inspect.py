@@ -17,6 +17,7 @@ from pileshard.format.manifest import ShardEntry
 from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, parse_example
 from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
+from pileshard.readers.features import Features
 
 
 class RowView(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +25,15 @@ class RowView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
       location: where it comes from.
-      ids: its tokens, seq_len + 1 of them.
+      ids: its tokens as the dataset has them, seq_len + 1 of them.
       texts: the decoded text of each piece of a document, in order.
+      trained_ids: its tokens as training sees them, where documents are filled in the middle.
     """
 
     location: Location
     ids: list[int]
     texts: list[str]
+    trained_ids: list[int] | None = None
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +76,18 @@ def load_decoder(corpus: Corpus) -> Any:
 def inspect_position(plan: CorpusPlan, position: int, decoder: Any) -> RowView:
     """The row at a position, traced back and decoded."""
     location = plan.locate(position)
-    ids = np.asarray(plan.row(position))
+    words = plan.words(position)
+    ids = words[: plan.seq_len + 1]
+    trained = None
+    if plan.fim is not None:
+        inputs, labels, *_ = Features(plan).make(words[None], np.array([position], dtype=np.int64))
+        trained = [*inputs[0].tolist(), int(labels[0, -1])]
     spans = [piece.row_tokens for piece in location.pieces]
     return RowView(
-        location=location, ids=ids.tolist(), texts=[decoder.decode(ids[begin:end].tolist()) for begin, end in spans]
+        location=location,
+        ids=ids.tolist(),
+        texts=[decoder.decode(ids[begin:end].tolist()) for begin, end in spans],
+        trained_ids=trained,
     )
 
 

@@ -91,3 +91,20 @@ def test_packed_rows_are_explained_too(dataset: Path, packing: str, capsys: pyte
             begin, end = piece["row_tokens"]
             low, high = piece["record_tokens"]
             assert held[piece["input"], piece["line"]][low:high] == view["ids"][begin:end]
+
+
+def test_rows_filled_in_the_middle_are_shown_as_training_sees_them(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fim = ["--fim-rate", "1.0", "--fim-ids", "5", "6", "7"]
+    for packing in ("concat", "best_fit"):
+        args = ["inspect", str(dataset), "--seq-len", "64", "--packing", packing, *fim, "--json", "--position", "3"]
+        assert main(args) == 0
+        view = json.loads(capsys.readouterr().out)
+        options = {"packing": packing, "fim_rate": 1.0, "fim_ids": (5, 6, 7), "segment_ids": True}
+        iterator = pileshard.numpy_dataset(
+            path=str(dataset), world_size=1, seq_len=64, batch_size=1, start=3, **options
+        )
+        batch = next(iterator)
+        assert view["trained_ids"] == [*batch["input_ids"][0].tolist(), int(batch["labels"][0, -1])]
+        assert view["trained_ids"] != view["ids"]
