@@ -49,6 +49,7 @@ def test_an_interrupted_build_says_how_to_go_on(tmp_path: Path, workers: str, nu
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # shells have jobs behind them ignore it
     )
     while process.poll() is None and not (tmp_path / "dataset" / "_build" / "stage.json").exists():
         time.sleep(0.01)
