@@ -18,6 +18,7 @@ from pileshard.order.even import EvenChunks
 from pileshard.order.fim import Fim
 from pileshard.order.mixture import Mixture
 from pileshard.order.plan import DEFAULT_SLOTS, Plan
+from pileshard.order.schedule import whole
 from pileshard.readers.best_fit_rows import BestFitRows
 from pileshard.readers.cache import BlockCache
 from pileshard.readers.chunk import ShardReader, remedy
@@ -213,7 +214,7 @@ class CorpusPlan(Plan):
 
     def words(self, position: int) -> npt.NDArray[Any]:
         """What a reader takes for the row at a position: its tokens, and behind a packed row's where its parts end."""
-        rows = self.rows(position)
+        rows = self.rows(whole("position", position, 0))
         reader = self.reader()
         packed = self.packed(reader)
         out = np.empty(self.seq_len + 1 if packed is None else packed.words, dtype=reader.dtype)
@@ -231,7 +232,7 @@ class CorpusPlan(Plan):
           OptionError: the position is below 0.
           DatasetError: the shard is damaged.
         """
-        rows = self.rows(position)
+        rows = self.rows(whole("position", position, 0))
         number, begin = int(rows.shard), int(rows.first_token)
         end = begin + self.seq_len + 1
         reader = self.reader()

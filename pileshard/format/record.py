@@ -66,7 +66,7 @@ def _part_entry(value: int) -> bytes:
 
 
 # Lines differ from record to record: all but the number itself is the same for numbers of one length.
-_LINE_HEADS = {size: _int_entry(b"line", 1 << 7 * (size - 1))[:-size] for size in range(1, 10)}
+_LINE_HEADS = {size: _int_entry(b"line", 1 << 7 * (size - 1))[:-size] for size in range(1, 11)}
 
 
 def _line_entry(value: int) -> bytes:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from pileshard.order.presets import PILE_EPOCHS
 
 #: Weights become integers with this sum: a share is off by less than a chunk in 10^11.
 _WEIGHTS_SUM = 1 << 38
+
+#: No weight and no number of epochs is as large.
+_LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,10 @@ class MixtureOrder:
 def by_epochs(seed: int, sources: Sequence[SourceChunks], epochs: Mapping[str, float]) -> MixtureOrder:
     """Each source is read so many times in an epoch of the mixture; those that are not named, once."""
     shares = tuple(max(1, round(epochs.get(source.name, 1.0) * source.count)) for source in sources)
+    if sum(shares) >= 1 << 40:
+        raise OptionError(
+            f"epochs asks for {sum(shares):,} chunks in all; give smaller numbers, or weights and a plain epochs"
+        )
     return MixtureOrder(seed, tuple(sources), shares, sum(shares))
 
 
@@ -94,8 +103,11 @@ def check_names(option: str, numbers: Mapping[str, float], names: Collection[str
     for name, number in numbers.items():
         if name not in names:
             raise OptionError(f"{option}: no source {name!r}; the sources are {', '.join(map(repr, names))}")
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < float("inf"):
-            raise OptionError(f"{option}: {name!r} is given {number!r}; it takes a number above 0 (or use exclude=)")
+        if isinstance(number, bool) or not isinstance(number, Real) or not 0 < number < _LARGEST:
+            raise OptionError(
+                f"{option}: {name!r} is given {number!r}; it takes a number above 0 and below {_LARGEST:g} (or use "
+                "exclude=)"
+            )
     if not numbers:
         raise OptionError(f"{option} names no source; the sources are {', '.join(map(repr, names))}")
 
@@ -108,11 +120,13 @@ class Mixture:
       weights: share of the places of each source, in any unit; those not named take none.
       epochs: how often each source is read in an epoch of the mixture; those not named, once.
       exclude: sources that take no part.
+      preset: whether the numbers are those of a preset; sources that hold no chunk are then left out.
     """
 
     weights: Mapping[str, float] | None = None
     epochs: Mapping[str, float] | None = None
     exclude: tuple[str, ...] = ()
+    preset: bool = False
 
     @staticmethod
     def of(
@@ -132,8 +146,18 @@ class Mixture:
         Raises:
           OptionError: both are given, a name is no source, or a preset does not know a source.
         """
-        if isinstance(exclude, str):
-            raise OptionError(f"exclude is {exclude!r}; it takes a list of sources, such as [{exclude!r}]")
+        if (
+            not isinstance(exclude, Collection)
+            or isinstance(exclude, str)
+            or not all(isinstance(n, str) for n in exclude)
+        ):
+            raise OptionError(f"exclude is {exclude!r}; it takes a list of sources, such as ['Books3']")
+        for option, value, more in (("weights", weights, ()), ("epochs", epochs, (SupportsIndex,))):
+            if value is not None and not isinstance(value, (Mapping, str, *more)):
+                raise OptionError(
+                    f"{option} is {value!r}; it takes numbers by source, such as {{'ArXiv': 2}}, or \"pile\""
+                )
+        named = isinstance(weights, str) or isinstance(epochs, str)
         for name in exclude:
             if name not in tokens:
                 raise OptionError(f"exclude: no source {name!r}; the sources are {', '.join(map(repr, tokens))}")
@@ -154,7 +178,11 @@ class Mixture:
                 raise OptionError(f"{option} and exclude both name {both[0]!r}; name it in one of the two")
             if numbers is not None:
                 check_names(option, numbers, left)
-        return Mixture(dict(weights) if weights is not None else None, by_source, tuple(sorted(set(exclude))))
+        numbers_of = [
+            {name: float(number) for name, number in numbers.items()} if numbers is not None else None
+            for numbers in (weights, by_source)
+        ]
+        return Mixture(numbers_of[0], numbers_of[1], tuple(sorted(set(exclude))), named)
 
 
 #: Every source as it is: chunks are shuffled over all of them.
@@ -196,16 +224,17 @@ def chunk_order(seed: int, chunks: ChunkTable, shard_sources: Sequence[str], mix
             spans.append(SourceChunks(name, first, count))
     sources = [span for span in spans if span.count and span.name not in mixture.exclude]
     held = {span.name for span in sources}
-    if mixture.weights is not None:
-        for name in mixture.weights:
-            if name not in held:
-                raise OptionError(
-                    f"weights: the source {name!r} holds no chunk of {chunks.chunk_samples} samples of seq_len "
-                    f"{chunks.seq_len:,}; leave it out, or take a smaller seq_len"
-                )
-        return by_weights(seed, sources, mixture.weights)
     if not sources:
         raise OptionError(f"no source that takes part holds a chunk at seq_len {chunks.seq_len:,}")
+    for option, numbers in (("weights", mixture.weights), ("epochs", mixture.epochs)):
+        empty = [name for name in numbers or () if name not in held]
+        if empty and not mixture.preset:
+            raise OptionError(
+                f"{option}: {', '.join(map(repr, empty))} hold{'s' if len(empty) == 1 else ''} no chunk of "
+                f"{chunks.chunk_samples} samples of seq_len {chunks.seq_len:,}; leave it out, or take a smaller seq_len"
+            )
+    if mixture.weights is not None:
+        return by_weights(seed, sources, {name: n for name, n in mixture.weights.items() if name in held})
     if mixture.epochs is not None:
         return by_epochs(seed, sources, {name: n for name, n in mixture.epochs.items() if name in held})
     return Selected(ShuffledEpochs(seed, sum(span.count for span in sources)), tuple(sources))

@@ -35,7 +35,7 @@ def cut_for(
     """
     if packing not in PACKINGS:
         raise OptionError(f"packing is {packing!r}; it takes {', '.join(map(repr, PACKINGS))}")
-    whole("seq_len", seq_len, 1)
+    whole("seq_len", seq_len, 1, bits=24)
     if packing == "best_fit":
         return spans(shard_tokens, seq_len)
     if packing == "document":

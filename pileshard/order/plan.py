@@ -88,7 +88,7 @@ class Plan:
         """Checks the options and cuts the chunks."""
         put = object.__setattr__
         put(self, "seed", whole("seed", self.seed, 0, bits=64))
-        put(self, "seq_len", whole("seq_len", self.seq_len, 1))
+        put(self, "seq_len", whole("seq_len", self.seq_len, 1, bits=24))
         put(self, "slots", whole("slots", self.slots, 1))
         put(self, "shard_tokens", np.asarray(self.shard_tokens, dtype=np.int64))
         if not self.shard_tokens.size:

@@ -45,9 +45,9 @@ def global_batch(batch_size: int | None, global_batch_size: int | None, world_si
       OptionError: the global batch does not divide among the ranks, or the two contradict each other.
     """
     if global_batch_size is None:
-        rows = DEFAULT_BATCH if batch_size is None else whole("batch_size", batch_size, 1)
+        rows = DEFAULT_BATCH if batch_size is None else whole("batch_size", batch_size, 1, bits=24)
         return rows * world_size
-    total = whole("global_batch_size", global_batch_size, 1)
+    total = whole("global_batch_size", global_batch_size, 1, bits=32)
     if total % world_size:
         raise OptionError(
             f"global_batch_size {total} does not divide among {world_size} ranks; take a multiple of {world_size}"

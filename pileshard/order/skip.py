@@ -44,6 +44,8 @@ class Skip:
         Raises:
           OptionError: one is no range of positions.
         """
+        if not isinstance(ranges, Iterable) or isinstance(ranges, str):
+            raise OptionError(f"skip is {ranges!r}; it takes a list of ranges, such as [(1000, 2000)]")
         merged: list[tuple[int, int]] = []
         for first, last in sorted(_range(pair) for pair in ranges):
             if merged and first <= merged[-1][1]:
@@ -81,6 +83,8 @@ def _range(pair: Sequence[int]) -> tuple[int, int]:
         first, last = map(operator.index, pair)
     except (TypeError, ValueError):
         raise OptionError(f"skip: {pair!r} is no range; it takes (first, last) pairs of positions") from None
+    if last >= 1 << 62:
+        raise OptionError(f"skip: {last} is no position; it must be below 2^62")
     if not 0 <= first < last:
         raise OptionError(f"skip: ({first}, {last}) holds no position; first is at least 0 and last is above first")
     return first, last
