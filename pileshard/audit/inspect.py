@@ -28,12 +28,14 @@ class RowView(msgspec.Struct, frozen=True, kw_only=True):
       ids: its tokens as the dataset has them, seq_len + 1 of them.
       texts: the decoded text of each piece of a document, in order.
       trained_ids: its tokens as training sees them, where documents are filled in the middle.
+      trained_text: these decoded.
     """
 
     location: Location
     ids: list[int]
     texts: list[str]
     trained_ids: list[int] | None = None
+    trained_text: str | None = None
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ def inspect_position(plan: CorpusPlan, position: int, decoder: Any) -> RowView:
         ids=ids.tolist(),
         texts=[decoder.decode(ids[begin:end].tolist()) for begin, end in spans],
         trained_ids=trained,
+        trained_text=None if trained is None else decoder.decode(trained),
     )
 
 
@@ -197,6 +200,9 @@ def row_text(view: RowView, colour: bool) -> str:
         if piece.part:
             head += f" (part {piece.part})"
         lines += [f"\x1b[36m{head}\x1b[0m" if colour else head, text]
+    if view.trained_text is not None:
+        head = "--- as training sees it, filled in the middle"
+        lines += [f"\x1b[36m{head}\x1b[0m" if colour else head, view.trained_text]
     return "\n".join(lines)
 
 

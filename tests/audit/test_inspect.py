@@ -108,3 +108,5 @@ def test_rows_filled_in_the_middle_are_shown_as_training_sees_them(
         batch = next(iterator)
         assert view["trained_ids"] == [*batch["input_ids"][0].tolist(), int(batch["labels"][0, -1])]
         assert view["trained_ids"] != view["ids"]
+        assert main(args[:-3] + args[-2:]) == 0
+        assert f"--- as training sees it, filled in the middle\n{view['trained_text']}" in capsys.readouterr().out
