@@ -13,9 +13,14 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     tokenize_stage.py   an input -> runs
     shard_plan.py       receipts -> key ranges of shards
     merge_stage.py      runs -> a shard
+    duplicates.py       which texts of a shard came before, in whatever source
+    items.py            one work item, from its task to its receipt
     finish.py           the account is closed and the manifest written
     pipeline.py         work items on a Beam runner
-    progress.py         heartbeats, and how far a build is
+    local_runner.py     Beam's own runner on this machine; its processes are local_worker.py
+    progress.py         heartbeats of items; monitor.py shows them, to the driver and to `pileshard status`
+    resume.py           what an output holds already, and whether a command may continue it
+    forecast.py         what a build would do and take (`--plan-only`)
     stages.py           runs the items of a stage that have no receipt
     build.py            the driver; `python -m beam_jobs.build`
     repair.py           the driver of a repair; `python -m beam_jobs.repair`
