@@ -78,10 +78,9 @@ def test_error_surfaces_at_the_row_that_needs_it(s3: Store, made: Made, on_s3: s
 def test_missing_shard_is_not_asked_for_again(s3: Store, made: Made, proxy: Proxy) -> None:
     url = upload(s3, made.url)
     Storage(url, s3.options()).remove(made.manifest.shards[0].path)
-    started = time.monotonic()
     with pytest.raises(DatasetError, match="is missing; run `pileshard verify"):
         batches(url, storage_options=s3.options(proxy.port))
-    assert time.monotonic() - started < 5
+    assert proxy.requests["GET", True] < 60
 
 
 def test_missing_dataset_and_bucket_are_named(s3: Store) -> None:
@@ -127,11 +126,11 @@ def _await_no_threads() -> None:
 def test_reader_closes_while_answers_are_late(s3: Store, made: Made, on_s3: str, proxy: Proxy) -> None:
     rows = pileshard.numpy_dataset(0, path=on_s3, storage_options=s3.options(proxy.port), **OPTIONS)
     next(rows)
-    proxy.latency = 2.0
+    proxy.latency = 40.0
     started = time.monotonic()
     rows.close()
-    assert time.monotonic() - started < 1.0
-    _await_no_threads()
+    assert time.monotonic() - started < 20.0  # long before an answer
+    proxy.latency = 0.0
 
 
 def test_late_answers_are_waited_for_in_parallel(s3: Store, made: Made, on_s3: str, proxy: Proxy) -> None:
@@ -141,17 +140,18 @@ def test_late_answers_are_waited_for_in_parallel(s3: Store, made: Made, on_s3: s
     out = np.empty(2000, dtype=shards.dtype)
     shards.read(*ranges[0][:2], out)
     proxy.latency = 0.05
-    seconds = []
-    for ahead in (True, False):
-        started = time.monotonic()
+    most = []
+    for ahead in (False, True):
+        proxy.most_waiting = 0
         if ahead:
             shards.expect(ranges)
         for shard, first, count in ranges:
             shards.read(shard, first, out)
             np.testing.assert_array_equal(out, made.streams[shard][first : first + count])
-        seconds.append(time.monotonic() - started)
+        most.append(proxy.most_waiting)
     shards.close()
-    assert seconds[0] < seconds[1] / 2
+    assert most[0] == 1
+    assert most[1] > 3
 
 
 def test_memory_of_what_is_read_ahead_is_bounded(made: Made) -> None:

@@ -25,22 +25,26 @@ class Proxy:
 
     Attributes:
       port: where it listens.
-      fault: decides what happens to a request: (method, path, is it a range read) -> a fault, or "".
+      fault: decides what happens to a request: (method, path, the range it reads or "") -> a fault, or "".
       latency: seconds before each answer.
       stall: seconds that a stalled answer takes.
       requests: what was asked for, by (method, range read).
       injected: how often each fault happened.
+      most_waiting: how many answers were late at the same time, at most.
     """
 
     def __init__(self, upstream: int) -> None:
         self.upstream = upstream
-        self.fault: Callable[[str, str, bool], str] = lambda method, path, ranged: ""
+        self.fault: Callable[[str, str, str], str] = lambda method, path, ranged: ""
         self.latency = 0.0
         self.stall = 30.0
         self.injected: Counter[str] = Counter()
         self.requests: Counter[tuple[str, bool]] = Counter()
         self.bytes = 0
         self.closing = threading.Event()
+        self.most_waiting = 0
+        self._waiting = 0
+        self._lock = threading.Lock()
         proxy = self
 
         class Handler(_Handler):
@@ -52,21 +56,31 @@ class Proxy:
         self._thread.start()
 
     def plan(self, seed: int, share: float, faults: tuple[str, ...] = FAULTS) -> None:
-        """Breaks a share of the answers at random; of four answers for one path at most three in a row."""
+        """Breaks a share of the answers at random; a request (a path and a range) fails at most three times in a row."""
         rng = random.Random(seed)
         lock = threading.Lock()
-        row: Counter[str] = Counter()
+        row: Counter[tuple[str, str, str]] = Counter()
 
-        def decide(method: str, path: str, ranged: bool) -> str:
+        def decide(method: str, path: str, ranged: str) -> str:
+            request = method, path, ranged
             with lock:
-                if row[path] >= 3 or rng.random() >= share:
-                    row[path] = 0
+                if row[request] >= 3 or rng.random() >= share:
+                    row[request] = 0
                     return ""
-                row[path] += 1
+                row[request] += 1
                 kinds = [fault for fault in faults if ranged or fault not in ("short", "long")]
                 return rng.choice(kinds)
 
         self.fault = decide
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        with self._lock:
+            self._waiting += 1
+            self.most_waiting = max(self.most_waiting, self._waiting)
+        yield
+        with self._lock:
+            self._waiting -= 1
 
     def close(self) -> None:
         self.closing.set()
@@ -113,11 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _relay(self) -> None:
         owner = self.owner
         body = self._body()
-        ranged = self.command == "GET" and any(self.headers.get(name) for name in ("Range", "x-ms-range"))
-        owner.requests[self.command, ranged] += 1
+        ranged = (self.headers.get("Range") or self.headers.get("x-ms-range") or "") if self.command == "GET" else ""
+        owner.requests[self.command, bool(ranged)] += 1
         fault = owner.fault(self.command, self.path, ranged)
         if owner.latency:
-            time.sleep(owner.latency)
+            with owner.waiting():
+                owner.closing.wait(owner.latency)
         if fault:
             owner.injected[fault] += 1
         if fault == "refuse":
