@@ -56,7 +56,7 @@ class Proxy:
         self._thread.start()
 
     def plan(self, seed: int, share: float, faults: tuple[str, ...] = FAULTS) -> None:
-        """Breaks a share of the answers at random; a request (a path and a range) fails at most three times in a row."""
+        """Breaks a share of the answers at random; one request (path and range) fails at most three times in a row."""
         rng = random.Random(seed)
         lock = threading.Lock()
         row: Counter[tuple[str, str, str]] = Counter()

@@ -1,0 +1,39 @@
+"""Options that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from pileshard.errors import OptionError
+
+
+def add_storage_options(command: argparse.ArgumentParser) -> None:
+    """Adds `--storage-option`."""
+    command.add_argument(
+        "--storage-option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="an option of the fsspec file system (endpoint, credentials, ...), never written anywhere",
+    )
+
+
+def parse_storage_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Storage options from pairs K=V; a value that is JSON is taken as such.
+
+    Raises:
+      OptionError: a pair has another form.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise OptionError(f"--storage-option {pair!r} is not of the form K=V")
+        try:
+            options[name] = json.loads(value)
+        except ValueError:
+            options[name] = value
+    return options
