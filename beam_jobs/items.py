@@ -6,37 +6,55 @@ import contextlib
 import gc
 import uuid
 
-from beam_jobs.job import FAILURES, Failure, Item, Job, MergeItem, receipt_path, write_json
+from beam_jobs.job import (
+    FAILURES,
+    Failure,
+    Item,
+    Job,
+    MergeItem,
+    MergeReceipt,
+    TokenizeReceipt,
+    receipt_path,
+    write_json,
+)
 from beam_jobs.merge_stage import merge_item
 from beam_jobs.tokenize_stage import tokenize_item
 from pileshard.errors import PileshardError
 from pileshard.format.storage import Storage
 
 
-def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> None:
-    """Does an item and publishes its receipt; an item that has one already is left alone.
+def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> TokenizeReceipt | MergeReceipt | None:
+    """Does an item, publishes its receipt and returns it; an item that has one already is left alone.
 
     An error is left in a file for the driver before it is raised, since engines cut, wrap or lose its text.
     """
     storage = job.storage()
     path = receipt_path(job.fingerprint, item)
     if storage.exists(path):
-        return
+        return None
     collecting = gc.isenabled()
     gc.disable()  # documents and rows make no cycles; looking for some costs a twentieth of the time
     try:
+        receipt: TokenizeReceipt | MergeReceipt
         if isinstance(item, MergeItem):
-            write_json(storage, path, merge_item(job, item, token_bytes, eod_id))
+            receipt = merge_item(job, item, token_bytes, eod_id)
         else:
-            write_json(storage, path, tokenize_item(job, item))
+            receipt = tokenize_item(job, item)
+        write_json(storage, path, receipt)
+        return receipt
     except (PileshardError, OSError, MemoryError) as error:
-        with contextlib.suppress(OSError):
-            failure = Failure(item=item.name, kind=type(error).__name__, message=_sentence(error, item))
-            write_json(storage, f"{FAILURES}/{item.name}-{uuid.uuid4().hex[:12]}.json", failure)
+        leave_failure(storage, item, error)
         raise
     finally:
         if collecting:
             gc.enable()
+
+
+def leave_failure(storage: Storage, item: Item, error: BaseException) -> None:
+    """Leaves what went wrong with an item, in a sentence, for the driver."""
+    with contextlib.suppress(OSError):
+        failure = Failure(item=item.name, kind=type(error).__name__, message=_sentence(error, item))
+        write_json(storage, f"{FAILURES}/{item.name}-{uuid.uuid4().hex[:12]}.json", failure)
 
 
 def _sentence(error: BaseException, item: Item) -> str:

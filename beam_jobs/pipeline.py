@@ -10,20 +10,20 @@ pipelines, from the receipts, spreads both stages on every engine.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
+import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from beam_jobs.items import run_item
-from beam_jobs.job import Item, Job
-from beam_jobs.local_runner import local_runner, run_with_workers
-from pileshard.errors import MissingExtraError, OptionError
-
-if TYPE_CHECKING:
-    from apache_beam.options.pipeline_options import PipelineOptions
+from beam_jobs.engines import choose_engine
+from beam_jobs.items import leave_failure, run_item
+from beam_jobs.job import Item, Job, TokenizeReceipt
+from pileshard.errors import BuildError, MissingExtraError
+from pileshard.version import __version__
 
 if importlib.util.find_spec("apache_beam") is None:
     raise MissingExtraError("apache-beam", "beam", "pileshard build")
@@ -31,76 +31,69 @@ if importlib.util.find_spec("apache_beam") is None:
 _disabled = logging.root.manager.disable
 logging.disable(logging.WARNING)  # Beam warns at import of cloud clients that nobody asked for
 import apache_beam as beam  # noqa: E402
+from apache_beam.metrics import Metrics  # noqa: E402
 
 logging.disable(_disabled)
 
 
+def release() -> str:
+    """What must be the same on the driver and on every worker, for the bytes depend on it."""
+    return f"pileshard {__version__}, tokenizers {importlib.metadata.version('tokenizers')}"
+
+
 class ItemFn(beam.DoFn):
-    """Does work items. Elements are items as JSON; what comes out is their names."""
+    """Does work items. Elements are items as JSON; what comes out is their names.
+
+    The engine's own metrics count, below `pileshard`: `items`, `documents`, `tokens`, `text_bytes` (tokenize),
+    `shard_bytes` (merge), `seconds`.
+    """
 
     def __init__(self, job: bytes, token_bytes: int, eod_id: int) -> None:
         self._job = job
         self._token_bytes = token_bytes
         self._eod_id = eod_id
+        self._release = release()
 
     def process(self, element: bytes) -> list[str]:
-        """Does one item."""
+        """Does one item.
+
+        Raises:
+          BuildError: the worker has another release than the driver.
+        """
         item = msgspec.json.decode(element, type=Item)
-        run_item(msgspec.json.decode(self._job, type=Job), item, self._token_bytes, self._eod_id)
+        job = msgspec.json.decode(self._job, type=Job)
+        if (here := release()) != self._release:
+            error = BuildError(
+                f"the worker on {socket.gethostname()} has {here}, the driver {self._release}: install the same on both"
+            )
+            leave_failure(job.storage(), item, error)
+            raise error
+        receipt = run_item(job, item, self._token_bytes, self._eod_id)
+        if receipt is not None:
+            if isinstance(receipt, TokenizeReceipt):
+                counts = {
+                    "documents": receipt.accepted,
+                    "tokens": receipt.tokens,
+                    "text_bytes": receipt.text_bytes,
+                }
+            else:
+                counts = {"shard_bytes": receipt.shard["size"]}
+            for name, count in {"items": 1, "seconds": round(receipt.seconds), **counts}.items():
+                Metrics.counter("pileshard", name).inc(count)
         return [item.name]
-
-
-def runner_and_options(beam_args: Sequence[str], workers: int) -> tuple[Any, PipelineOptions]:
-    """The user's runner by its name in Beam's options, or Beam's local one where they name none.
-
-    Raises:
-      OptionError: Beam refuses the options.
-    """
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    args = list(beam_args)
-    if any(arg == "--runner" or arg.startswith("--runner=") for arg in args):
-        runner = None
-    else:
-        _refuse_unknown(args)
-        runner = local_runner(workers)
-        args.append(f"--direct_num_workers={workers}")
-    try:
-        return runner, PipelineOptions(args)
-    except SystemExit:
-        raise OptionError(f"Apache Beam refuses the options {' '.join(beam_args)}") from None
 
 
 def run_elements(name: str, elements: Sequence[Any], do: Any, beam_args: Sequence[str], workers: int) -> None:
     """Runs a function or DoFn over all elements to their end, or raises what the engine raises."""
-    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-    processes = min(workers, len(elements))
-    runner, options = runner_and_options(beam_args, processes)
-
-    def run() -> None:
-        with beam.Pipeline(runner=runner, options=options) as pipeline:
-            (
-                pipeline
-                | "Items" >> beam.Create(list(elements), reshuffle=False)
-                | "Spread" >> beam.Reshuffle()
-                | name >> beam.ParDo(do)
-            )
-
-    if runner is not None and processes > 1:
-        run_with_workers(run)
-    else:
-        run()
-
-
-def _refuse_unknown(args: list[str]) -> None:
-    """A mistyped `--runner` must not end in a build on this machine."""
-    from apache_beam.options.pipeline_options import PipelineOptions
-
-    known = {name for cls in PipelineOptions.__subclasses__() for name in cls().get_all_options()}
-    for arg in args:
-        name = arg.removeprefix("--").removeprefix("no_").split("=")[0]
-        if arg.startswith("--") and name not in known:
-            raise OptionError(f"Apache Beam's local runner knows no option {arg}")
+    engine = choose_engine(beam_args, min(workers, len(elements)))
+    engine.run(
+        lambda pipeline: (
+            pipeline
+            | "Items" >> beam.Create(list(elements), reshuffle=False)
+            | "Spread" >> beam.Reshuffle()
+            | name >> beam.ParDo(do)
+        )
+    )
 
 
 def run_items(
