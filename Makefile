@@ -23,7 +23,7 @@ $(VENV)/.demo: pyproject.toml tests/constraints.txt | $(BIN)/python
 
 $(VENV)/.test: $(VENV)/.demo
 	@echo 'installing what the tests need, PyTorch among it (5 GB), into $(VENV)'
-	@$(PIP) --constraint tests/constraints.txt --editable '.[beam,dask,fast,tensorflow-cpu,torch,s3,gcs,azure,http,test,lint]'
+	@$(PIP) --constraint tests/constraints.txt --editable '.[beam,dask,fast,tensorflow-cpu,torch,s3,gcs,azure,http,stats,test,lint]'
 	@$(BIN)/python -m pip --disable-pip-version-check check
 	@touch $@
 
