@@ -135,8 +135,20 @@ class RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[RunGroup]
 
 
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """How documents and tokens of all runs of an item are spread over the keys, in one file: a plan reads one an item.
+
+    Attributes:
+      path: below the temporary URL: bucket tables as in a run, one a group.
+      groups: source, split and number of buckets of each.
+    """
+
+    path: str
+    groups: list[tuple[str, str, int]]
+
+
 class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tokenize item did: the account of its lines, and its runs."""
+    """What a tokenize item did: the account of its lines, its runs, and how often storage was tried again, by fault."""
 
     item: TokenizeItem
     input_size: int
@@ -150,6 +162,7 @@ class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int = 0
     identity_sum: int = 0
     runs: list[RunEntry] = []
+    spread: Spread | None = None
     rejected_path: str | None = None
     engine: str = ""
     fallback: str | None = None

@@ -11,6 +11,7 @@ shards are planned, and a shard's slice of a run is found, without reading what 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import uuid
 from collections.abc import Iterable
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from beam_jobs.job import RunEntry, RunGroup
+from beam_jobs.job import RunEntry, RunGroup, Spread, TokenizeReceipt
 from pileshard.errors import BuildError
 from pileshard.format.identity import U64
 from pileshard.format.storage import Storage
@@ -60,11 +61,13 @@ class RunBuffer:
     Attributes:
       dtype: of a token.
       limit: bytes to hold at most before `full` (a single batch may exceed it).
+      spread: of each group, documents and tokens by bucket of all that was written: int64 [2^10, 2].
     """
 
     dtype: np.dtype[Any]
     limit: int
     held: int = 0
+    spread: dict[Group, Ints] = field(default_factory=dict)
     _batches: list[_Batch] = field(default_factory=list)
     _groups: dict[Group, int] = field(default_factory=dict)
 
@@ -111,11 +114,18 @@ class RunBuffer:
             file.write(MAGIC)
             for piece in self._token_pieces(order):
                 file.write(piece)
-            entry = _write_tables(file, columns, names, self.dtype.itemsize)
+            entry = self._write_tables(file, columns, names)
         self._batches.clear()
         self._groups.clear()
         self.held = 0
         return RunEntry(path=path, size=entry[0], groups=entry[1])
+
+    def write_spread(self, storage: Storage, prefix: str) -> Spread:
+        """Writes the sums of the bucket tables of all runs."""
+        path = f"{prefix}-{uuid.uuid4().hex[:12]}.spread"
+        tables = {name: _as_table(self.spread[name]) for name in sorted(self.spread)}
+        storage.write_bytes(path, b"".join(table.tobytes() for table in tables.values()))
+        return Spread(path=path, groups=[(*name, len(table)) for name, table in tables.items()])
 
     def _sorted(self) -> tuple[Ints, dict[str, Ints], list[Group]]:
         """Order of the documents, their columns in that order, and the groups by rank."""
@@ -159,59 +169,84 @@ class RunBuffer:
                 size = 0
         yield b"".join(pieces)
 
-
-def _write_tables(
-    file: BinaryIO, columns: dict[str, Ints], names: list[Group], width: int
-) -> tuple[int, list[RunGroup]]:
-    rows = np.zeros(len(columns["key"]), dtype=ROW)
-    for name in ROW.names or ():
-        rows[name] = columns[name]
-    rows_at = len(MAGIC) + int(rows["tokens"].sum()) * width
-    file.write(rows.tobytes())
-    buckets_at = rows_at + rows.nbytes
-    bounds = np.searchsorted(columns["group"], np.arange(len(names) + 1)).tolist()
-    tokens_at = len(MAGIC)
-    groups = []
-    for (source, split), first, last in zip(names, bounds, bounds[1:], strict=False):
-        part = rows[first:last]
-        table = _bucket_table(part)
-        file.write(table.tobytes())
-        tokens = int(part["tokens"].sum())
-        groups.append(
-            RunGroup(
-                source=source,
-                split=split,
-                documents=last - first,
-                tokens=tokens,
-                text_bytes=int(part["text_bytes"].sum()),
-                tokens_at=tokens_at,
-                rows_at=rows_at + first * ROW.itemsize,
-                buckets_at=buckets_at,
-                buckets=len(table),
+    def _write_tables(self, file: BinaryIO, columns: dict[str, Ints], names: list[Group]) -> tuple[int, list[RunGroup]]:
+        rows = np.zeros(len(columns["key"]), dtype=ROW)
+        for name in ROW.names or ():
+            rows[name] = columns[name]
+        rows_at = len(MAGIC) + int(rows["tokens"].sum()) * self.dtype.itemsize
+        file.write(rows.tobytes())
+        buckets_at = rows_at + rows.nbytes
+        bounds = np.searchsorted(columns["group"], np.arange(len(names) + 1)).tolist()
+        tokens_at = len(MAGIC)
+        groups = []
+        for (source, split), first, last in zip(names, bounds, bounds[1:], strict=False):
+            part = rows[first:last]
+            sums = _bucket_sums(part)
+            self.spread[source, split] = self.spread.get((source, split), 0) + sums
+            table = _as_table(sums)
+            file.write(table.tobytes())
+            tokens = int(part["tokens"].sum())
+            groups.append(
+                RunGroup(
+                    source=source,
+                    split=split,
+                    documents=last - first,
+                    tokens=tokens,
+                    text_bytes=int(part["text_bytes"].sum()),
+                    tokens_at=tokens_at,
+                    rows_at=rows_at + first * ROW.itemsize,
+                    buckets_at=buckets_at,
+                    buckets=len(table),
+                )
             )
-        )
-        tokens_at += tokens * width
-        buckets_at += table.nbytes
-    return buckets_at, groups
+            tokens_at += tokens * self.dtype.itemsize
+            buckets_at += table.nbytes
+        return buckets_at, groups
 
 
-def _bucket_table(rows: Ints) -> Ints:
+def _bucket_sums(rows: Ints) -> Ints:
+    """Documents and tokens in each bucket: int64 [2^10, 2]."""
     bucket = (rows["key"] >> np.uint64(BUCKET_SHIFT)).astype(np.int64)
     documents = np.bincount(bucket, minlength=1 << BUCKET_BITS)
     edges = np.concatenate([[0], np.cumsum(documents)])
     tokens_before = np.concatenate([[0], np.cumsum(rows["tokens"].astype(np.int64))])
-    tokens = np.diff(tokens_before[edges])
-    used = np.flatnonzero(documents)
+    return np.stack([documents, np.diff(tokens_before[edges])], axis=1)
+
+
+def _as_table(sums: Ints) -> Ints:
+    used = np.flatnonzero(sums[:, 0])
     table = np.zeros(len(used), dtype=BUCKET)
     table["bucket"] = used
-    table["documents"] = documents[used]
-    table["tokens"] = tokens[used]
+    table["documents"] = sums[used, 0]
+    table["tokens"] = sums[used, 1]
     return table
 
 
 def read_buckets(storage: Storage, path: str, group: RunGroup) -> Ints:
     """The bucket table of a group: `BUCKET` [group.buckets]."""
     return _read(storage, path, group.buckets_at, BUCKET, group.buckets)
+
+
+def read_spreads(storage: Storage, receipt: TokenizeReceipt) -> list[tuple[Group, Ints]]:
+    """How an item's documents and tokens are spread: groups with bucket tables, a group once or once a run."""
+    if receipt.spread is not None:
+        named, path = receipt.spread.groups, receipt.spread.path
+        with contextlib.suppress(FileNotFoundError):  # the runs tell it too
+            table = _read(storage, path, 0, BUCKET, sum(count for *_, count in named))
+            return _cut(table, named)
+    found = []
+    for run in receipt.runs:  # the tables of a run lie side by side
+        parts = [(group.source, group.split, group.buckets) for group in run.groups]
+        table = _read(storage, run.path, run.groups[0].buckets_at, BUCKET, sum(count for *_, count in parts))
+        found += _cut(table, parts)
+    return found
+
+
+def _cut(table: Ints, named: list[tuple[str, str, int]]) -> list[tuple[Group, Ints]]:
+    ends = np.cumsum([count for *_, count in named]).tolist()
+    return [
+        ((source, split), table[end - count : end]) for (source, split, count), end in zip(named, ends, strict=True)
+    ]
 
 
 def read_rows(storage: Storage, path: str, group: RunGroup, key_first: int, key_last: int) -> tuple[Ints, int]:

@@ -9,19 +9,25 @@ over runs, so the same documents give the same plan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 import numpy as np
 
 from beam_jobs.job import GROUPS, MergeItem, RunGroup, TokenizeReceipt
-from beam_jobs.runs import BUCKET_BITS, BUCKET_SHIFT, Group, read_buckets
+from beam_jobs.runs import BUCKET_BITS, BUCKET_SHIFT, Group, Ints, read_spreads
 from pileshard.format.storage import Storage
 
 #: Bytes of a record beside its tokens, about; only sizes of shards depend on it.
 RECORD_OVERHEAD = 80
 
 _LAST_KEY = (1 << 64) - 1
+
+#: A table is about 16 KB a source: the requests wait for the store, not for this process.
+_READS_AT_ONCE = 16
+_RECEIPTS_AT_ONCE = 256
 
 
 class RunSlice(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,21 +73,33 @@ def plan_groups(receipts: Iterable[TokenizeReceipt], temp: Storage, token_bytes:
       token_bytes: bytes of a token on disk.
     """
     groups: dict[Group, GroupPlan] = {}
-    for receipt in receipts:
-        for run in receipt.runs:
-            for part in run.groups:
-                name = (part.source, part.split)
-                plan = groups.setdefault(name, GroupPlan(name))
-                plan.documents += part.documents
-                plan.tokens += part.tokens + part.documents
-                plan.text_bytes += part.text_bytes
-                plan.runs.append(RunSlice(path=run.path, input=receipt.item.input, group=part))
-                table = read_buckets(temp, run.path, part)
-                weights = (table["tokens"] + table["documents"]).astype(np.int64) * token_bytes
-                weights += table["documents"].astype(np.int64) * RECORD_OVERHEAD
-                for bucket, weight in zip(table["bucket"].tolist(), weights.tolist(), strict=True):
-                    plan.weights[bucket] += weight
+    sums: dict[Group, Ints] = {}
+    receipts = iter(receipts)
+    with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+        while some := list(islice(receipts, _RECEIPTS_AT_ONCE)):
+            for tables in pool.map(lambda receipt: read_spreads(temp, receipt), some):
+                for name, table in tables:
+                    weights = (table["tokens"] + table["documents"]).astype(np.int64) * token_bytes
+                    weights += table["documents"].astype(np.int64) * RECORD_OVERHEAD
+                    sums.setdefault(name, np.zeros(1 << BUCKET_BITS, dtype=np.int64))[table["bucket"]] += weights
+            for receipt in some:
+                _add_receipt(groups, receipt)
+    for name, plan in groups.items():
+        plan.weights = sums[name].tolist()
     return [groups[name] for name in sorted(groups)]
+
+
+def _add_receipt(groups: dict[Group, GroupPlan], receipt: TokenizeReceipt) -> None:
+    for run in receipt.runs:
+        for part in run.groups:
+            name = (part.source, part.split)
+            plan = groups.get(name)
+            if plan is None:
+                plan = groups[name] = GroupPlan(name)
+            plan.documents += part.documents
+            plan.tokens += part.tokens + part.documents
+            plan.text_bytes += part.text_bytes
+            plan.runs.append(RunSlice(path=run.path, input=receipt.item.input, group=part))
 
 
 def shard_ranges(weights: list[int], documents: int, shard_bytes: int) -> list[tuple[int, int]]:

@@ -149,12 +149,16 @@ class _Pass:
             text_bytes=self.account["text_bytes"],
             identity_sum=self.identity_sum,
             runs=self.runs,
+            # The tables of a single run say it all.
+            spread=buffer.write_spread(job.temp_storage(), self._run_prefix()) if len(self.runs) > 1 else None,
             rejected_path=rejected.path if self.rejected else None,
         )
 
     def _flush(self, buffer: RunBuffer) -> None:
-        prefix = run_prefix(self.job.fingerprint, self.item.name)
-        self.runs.append(buffer.write(self.job.temp_storage(), prefix))
+        self.runs.append(buffer.write(self.job.temp_storage(), self._run_prefix()))
+
+    def _run_prefix(self) -> str:
+        return run_prefix(self.job.fingerprint, self.item.name)
 
     def _take(self, parsed: ParsedBlock, buffer: RunBuffer, rejected: _RejectedWriter, offsets: list[int]) -> None:
         """Tokenizes the documents of a block and puts them into the buffer.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_jobs.job import RunEntry
-from beam_jobs.runs import MAGIC, RunBuffer, read_buckets, read_rows
+from beam_jobs.job import RunEntry, TokenizeItem, TokenizeReceipt
+from beam_jobs.runs import MAGIC, RunBuffer, read_buckets, read_rows, read_spreads
+from beam_jobs.shard_plan import plan_groups
 from pileshard.errors import BuildError
 from pileshard.format.identity import split_hashes, text_keys
 from pileshard.format.storage import Storage
@@ -28,8 +30,11 @@ DOCUMENTS = st.lists(
 )
 
 
-def make_run(storage: Storage, documents: list[tuple[str, str, int, list[int]]], batch: int = 7) -> RunEntry:
-    buffer = RunBuffer(np.dtype("<u2"), limit=1 << 20)
+Documents = list[tuple[str, str, int, list[int]]]
+
+
+def make_run(storage: Storage, documents: Documents, batch: int = 7, buffer: RunBuffer | None = None) -> RunEntry:
+    buffer = buffer or RunBuffer(np.dtype("<u2"), limit=1 << 20)
     for start in range(0, len(documents), batch):
         part = documents[start : start + batch]
         buffer.add(
@@ -111,3 +116,47 @@ def test_equal_texts_have_equal_keys_and_splits() -> None:
     assert text_keys(8, [b"one"])[0][0] != keys[0]
     hashes = split_hashes([b"one", b"two", b"one"])
     assert hashes[0] == hashes[2] != hashes[1]
+
+
+def make_receipt(storage: Storage, runs: list[Documents], spread: bool) -> TokenizeReceipt:
+    buffer = RunBuffer(np.dtype("<u2"), limit=1 << 20)
+    entries = [make_run(storage, documents, buffer=buffer) for documents in runs]
+    return TokenizeReceipt(
+        item=TokenizeItem(input=0, part=0, parts=1, engine="fast"),
+        input_size=0,
+        input_sha256="",
+        total_lines=0,
+        runs=entries,
+        spread=buffer.write_spread(storage, "run") if spread else None,
+    )
+
+
+@given(runs=st.lists(DOCUMENTS, min_size=1, max_size=4))
+def test_the_spread_of_an_item_plans_as_the_tables_of_its_runs_do(
+    runs: list[Documents], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    storage = Storage(str(tmp_path_factory.mktemp("run")))
+    receipt = make_receipt(storage, runs, spread=True)
+    bare = msgspec.structs.replace(receipt, spread=None)
+    assert plan_groups([receipt], storage, 2) == plan_groups([bare], storage, 2)
+    names = [name for name, _ in read_spreads(storage, receipt)]
+    assert len(set(names)) == len(names)
+
+
+def test_a_plan_reads_one_file_an_item_and_does_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(str(tmp_path))
+    documents: Documents = [("a", "train", 5 << 60, [1, 2]), ("b", "train", 9 << 58, [3])]
+    receipt = make_receipt(storage, [documents] * 5, spread=True)
+    reads: list[str] = []
+    read_range = Storage.read_range
+
+    def counted(self: Storage, path: str, *args: int) -> bytes:
+        reads.append(path)
+        return read_range(self, path, *args)
+
+    monkeypatch.setattr(Storage, "read_range", counted)
+    plan = plan_groups([receipt], storage, 2)
+    assert receipt.spread
+    assert reads == [receipt.spread.path]
+    storage.remove(receipt.spread.path)
+    assert plan_groups([receipt], storage, 2) == plan
