@@ -10,6 +10,7 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     inputs.py           URLs and globs -> inputs
     job.py              what a worker is told; the record of the job; receipts
     runs.py             sorted temporary files of tokenized documents
+    lent_tokenizers.py  tokenizers of a process, each lent to one thread at a time
     tokenize_stage.py   an input -> runs
     shard_plan.py       receipts -> key ranges of shards
     merge_stage.py      runs -> a shard

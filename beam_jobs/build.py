@@ -32,11 +32,11 @@ from beam_jobs.job import (
     TokenizeReceipt,
     write_json,
 )
+from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
 from beam_jobs.stages import Stages
-from beam_jobs.tokenize_stage import process_tokenizer
 from pileshard.errors import BuildError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.paths import MANIFEST
@@ -104,9 +104,9 @@ class _Driver:
         self.workers = options.workers or os.cpu_count() or 1
         # Where this process does the work too, it is the one that the work is done with.
         alone = self.workers == 1 and not options.beam_args
-        self.tokenizer: Tokenizer = process_tokenizer(
-            self.tokenizer_bytes, options.eod, options.special_tokens, options.engine if alone else "reference"
-        )
+        engine = options.engine if alone else "reference"
+        with lent_tokenizer(self.tokenizer_bytes, options.eod, options.special_tokens, engine) as tokenizer:
+            self.tokenizer: Tokenizer = tokenizer  # the driver asks it for its vocabulary, and encodes nothing
         record = JobRecord(
             inputs=inputs,
             tokenizer_sha256=hashlib.sha256(self.tokenizer_bytes).hexdigest(),

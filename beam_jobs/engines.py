@@ -169,9 +169,7 @@ def short_name(runner: str | None) -> str:
             return name if beam_name else "local"
     if "." in runner:
         return runner
-    raise OptionError(
-        f"--runner={runner}: no such runner; choose {', '.join(RUNNERS)}, or a class's full name"
-    )
+    raise OptionError(f"--runner={runner}: no such runner; choose {', '.join(RUNNERS)}, or a class's full name")
 
 
 def server_address(options: PipelineOptions) -> tuple[str, int] | None:

@@ -8,13 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
 from beam_jobs.job import JOB_TOKENIZER, REJECTED_PARTS, Job, RunEntry, TokenizeItem, TokenizeReceipt
+from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.progress import Heartbeat
 from beam_jobs.runs import RunBuffer, run_prefix
 from pileshard.errors import BuildError, InputError
@@ -29,13 +29,7 @@ from pileshard.format.identity import (
 )
 from pileshard.format.storage import Storage, open_url
 from pileshard.ingest import ParsedBlock, Reason, Rejection, line_blocks, parse_lines
-from pileshard.tokenize import EngineMismatch, Tokenizer, load
-
-
-@lru_cache(maxsize=2)
-def process_tokenizer(data: bytes, eod: str | None, special_tokens: str, engine: str) -> Tokenizer:
-    """One tokenizer a process: loading and proving it takes a part of a second."""
-    return load(data, eod=eod, special_tokens=cast(Any, special_tokens), engine=cast(Any, engine))
+from pileshard.tokenize import EngineMismatch, Tokenizer
 
 
 def tokenize_item(job: Job, item: TokenizeItem) -> TokenizeReceipt:
@@ -54,9 +48,9 @@ def tokenize_item(job: Job, item: TokenizeItem) -> TokenizeReceipt:
     mismatch: str | None = None
     engine: str = item.engine
     while True:
-        tokenizer = process_tokenizer(data, job.record.eod, options.special_tokens, engine)
         try:
-            receipt = _Pass(job, item, storage, tokenizer).run()
+            with lent_tokenizer(data, job.record.eod, options.special_tokens, engine) as tokenizer:
+                receipt = _Pass(job, item, storage, tokenizer).run()
         except EngineMismatch as error:
             if engine == "reference":
                 raise
