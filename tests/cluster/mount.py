@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,7 +81,10 @@ class _Process:
         return answer
 
     def kill(self) -> None:
-        self._process.kill()
+        """Kills the process, and the one that it may run in another namespace."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._close()
 
     def end(self) -> None:
@@ -90,7 +95,7 @@ class _Process:
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
         self._close()
 
     def _close(self) -> None:
