@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from pileshard.errors import InputError
@@ -41,50 +41,96 @@ _ZSTD_OPTIONS: dict[int, int] = {DecompressionParameter.window_log_max: 31}
 _COPY_AGAIN = "copy it again and compare its size or checksum with the origin's"
 
 
-def decompressed(raw: BinaryIO, url: str, on_bytes: Callable[[bytes], None] | None = None) -> Iterator[bytes]:
+def decompressed(
+    raw: BinaryIO,
+    url: str,
+    on_bytes: Callable[[bytes], None] | None = None,
+    *,
+    at: int = 0,
+    container: Container | None = None,
+    marks: Sequence[int] = (),
+) -> Iterator[bytes]:
     """Decompress an input, whatever container its first bytes say it is in.
 
     Args:
-      raw: a binary file object at the input's first stored byte; its reads may be short.
+      raw: a binary file object at the input's byte `at`; its reads may be short.
       url: name of the input, for errors.
-      on_bytes: called with every chunk of stored bytes, in order.
+      on_bytes: called with every chunk of stored bytes, in order; no chunk lies on both sides of a mark.
+      at: offset of the first byte read: 0, or the begin of a frame.
+      container: what the input is in, where it is not read from its first byte.
+      marks: ascending offsets in the stored bytes.
 
     Yields:
-      Pieces of the decompressed stream, none empty and none over `OUT_BYTES`.
+      Pieces of the decompressed stream, none over `OUT_BYTES`. An empty piece stands for each mark, where all that the
+      stored bytes before the mark give has been yielded; none other is empty, and marks behind the end have none.
 
     Raises:
       InputError: the input is empty, in no known container, cut off, damaged, or followed by bytes that belong to no
         frame.
     """
-    stored = StoredBytes(raw, on_bytes)
+    stored = StoredBytes(raw, on_bytes, at=at, marks=marks)
+    return pieces(stored, url, container or container_of(stored, url))
+
+
+def container_of(stored: StoredBytes, url: str) -> Container:
+    """Tell the container of an input that stands at its first byte.
+
+    Raises:
+      InputError: the input is empty or in no known container.
+    """
     head = stored.peek(HEAD_BYTES)
     if not head:
         raise InputError(url, 0, "the input is empty (0 bytes), nearly always a failed copy", _COPY_AGAIN)
     container = tell(head)
+    if container is None:
+        raise InputError(
+            url,
+            0,
+            f"no known container: it looks like {looks_like(head)}",
+            "inputs are JSON lines in zstd, in gzip or plain",
+        )
+    return container
+
+
+def pieces(stored: StoredBytes, url: str, container: Container, until: int | None = None) -> Iterator[bytes]:
+    """Decompress from where `stored` stands, as `decompressed` does.
+
+    Args:
+      stored: the stored bytes, at the begin of a frame.
+      url: name of the input, for errors.
+      container: what they are in.
+      until: of zstd, stop before the first frame that begins there or later and holds text (`stored.offset` is its
+        begin); of a plain input, stop there.
+    """
     if container is Container.ZSTD:
-        return _zstd_frames(stored, url)
+        return _zstd_frames(stored, url, until)
     if container is Container.GZIP:
         return _gzip_members(stored, url)
-    if container is Container.PLAIN:
-        return _plain(stored)
-    raise InputError(
-        url,
-        0,
-        f"no known container: it looks like {looks_like(head)}",
-        "inputs are JSON lines in zstd, in gzip or plain",
-    )
+    return _plain(stored, until)
 
 
-def _plain(stored: StoredBytes) -> Iterator[bytes]:
-    while piece := stored.take(OUT_BYTES):
+def _plain(stored: StoredBytes, until: int | None) -> Iterator[bytes]:
+    while True:
+        while stored.pass_mark():
+            yield b""
+        piece = stored.take(OUT_BYTES if until is None else min(OUT_BYTES, until - stored.offset))
+        if not piece:
+            return
         yield bytes(piece)
 
 
-def _zstd_frames(stored: StoredBytes, url: str) -> Iterator[bytes]:
-    while magic := stored.peek(4):
+def _zstd_frames(stored: StoredBytes, url: str, until: int | None) -> Iterator[bytes]:
+    while True:
+        while stored.pass_mark():
+            yield b""
+        magic = stored.peek(4)
+        if not magic:
+            return
         if is_skippable(magic):
-            _skip_frame(stored, url)
+            yield from _skip_frame(stored, url)
         elif magic == ZSTD_MAGIC:
+            if until is not None and stored.offset >= until:
+                return
             yield from _zstd_frame(stored, url)
         elif len(magic) < 4 and (
             ZSTD_MAGIC.startswith(magic) or is_skippable(magic + b"\x50\x2a\x4d\x18"[len(magic) :])
@@ -94,11 +140,13 @@ def _zstd_frames(stored: StoredBytes, url: str) -> Iterator[bytes]:
             raise _trailing(stored, url, "zstd frame")
 
 
-def _skip_frame(stored: StoredBytes, url: str) -> None:
+def _skip_frame(stored: StoredBytes, url: str) -> Iterator[bytes]:
     begin = stored.offset
     # Of a header that is cut off too, 8 bytes are wanted and not found.
     left = 8 + int.from_bytes(stored.peek(8)[4:], "little")
     while left:
+        while stored.pass_mark():
+            yield b""
         piece = stored.take(left)
         if not piece:
             raise _cut_off(stored, url, "skippable zstd", begin)
@@ -112,6 +160,8 @@ def _zstd_frame(stored: StoredBytes, url: str) -> Iterator[bytes]:
     while not frame.eof:
         piece: memoryview | bytes = b""
         if frame.needs_input:
+            while stored.pass_mark():
+                yield b""
             fed_at = stored.offset
             piece = stored.take(feed)
             feed = min(2 * feed, _MOST_FEED)
@@ -127,7 +177,12 @@ def _zstd_frame(stored: StoredBytes, url: str) -> Iterator[bytes]:
 
 
 def _gzip_members(stored: StoredBytes, url: str) -> Iterator[bytes]:
-    while magic := stored.peek(2):
+    while True:
+        while stored.pass_mark():
+            yield b""
+        magic = stored.peek(2)
+        if not magic:
+            return
         if magic == GZIP_MAGIC:
             yield from _gzip_member(stored, url)
         elif magic == GZIP_MAGIC[:1]:
@@ -144,19 +199,26 @@ def _gzip_member(stored: StoredBytes, url: str) -> Iterator[bytes]:
     begin = fed_at = stored.offset
     member = zlib.decompressobj(wbits=31)
     feed = _FIRST_FEED
+    full = False
     while not member.eof:
         piece: memoryview | bytes = member.unconsumed_tail
         if not piece:
-            fed_at = stored.offset
-            piece = stored.take(feed)
-            feed = min(2 * feed, _MOST_FEED)
-            if not piece:
-                raise _cut_off(stored, url, "gzip", begin)
+            if full:  # there may be more without new bytes, and it belongs before a mark
+                full = False
+            else:
+                while stored.pass_mark():
+                    yield b""
+                fed_at = stored.offset
+                piece = stored.take(feed)
+                feed = min(2 * feed, _MOST_FEED)
+                if not piece:
+                    raise _cut_off(stored, url, "gzip", begin)
         try:
             out = member.decompress(piece, OUT_BYTES)
         except zlib.error as error:
             raise _damaged(url, "gzip", begin, fed_at, error) from None
         if out:
+            full = len(out) == OUT_BYTES
             yield out
     stored.hand_back(len(member.unused_data))
 

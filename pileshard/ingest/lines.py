@@ -106,13 +106,18 @@ class LineCutter:
     """Cuts a stream, fed in pieces of any size, into blocks of lines.
 
     The pieces of a line are joined once, when its end is seen, so that a long line costs no more than many short ones.
+
+    Args:
+      block_bytes: a block is closed by the line with which it reaches so many bytes.
+      first_line: number of the line that the stream begins with.
+      first_offset: its offset in the whole input.
     """
 
-    def __init__(self, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, block_bytes: int = BLOCK_BYTES, *, first_line: int = 1, first_offset: int = 0) -> None:
         self._block_bytes = block_bytes
         self._open: list[bytes] = []  # pieces of the line whose end has not been seen
         self._open_bytes = 0
-        self._block = LineBlock(1, 0, [])
+        self._block = LineBlock(first_line, first_offset, [])
         self._block_size = 0  # bytes held, without newlines
 
     def feed(self, data: bytes) -> list[LineBlock]:
