@@ -52,3 +52,7 @@ class BuildError(PileshardError):
 
 class DatasetError(PileshardError):
     """A dataset is missing, unfinished, damaged or of another format."""
+
+
+class StorageError(DatasetError):
+    """Storage refuses a request for good, or after it was tried as often as is sensible."""

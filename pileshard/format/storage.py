@@ -13,58 +13,41 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pileshard.errors import DatasetError, MissingExtraError, OptionError
-from pileshard.format.remote import REQUEST_BYTES, RangeFile, Retry, WrongLength, attempts, describe, is_transient
+from pileshard.errors import StorageError
+from pileshard.format import local_files
+from pileshard.format.filesystems import open_filesystem
+from pileshard.format.local_files import read_at, sync_directory
+from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, version_of
+from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_transient
+
+__all__ = ["TEMP_DIR", "Storage", "open_filesystem", "open_url", "read_at", "sync_directory"]
 
 T = TypeVar("T")
 
 #: An object of these appears when its upload completes; a rename there is a copy.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"}
 
-#: Package and extra behind each protocol.
-_PACKAGES = {
-    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
-    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
-    **dict.fromkeys(("abfs", "abfss", "az"), ("adlfs", "azure")),
-    **dict.fromkeys(("http", "https"), ("aiohttp", "http")),
-}
-
 TEMP_DIR = "_build/tmp"
+
+_LOCAL_BUFFER = 1 << 20
 
 #: File systems that a forked process inherited: never used again, and never finalized, which may wait for the threads
 #: that were left behind in the parent.
 _inherited: list[Any] = []
 
 
-def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path there. It belongs to this process.
+def open_url(
+    url: str, options: dict[str, Any] | None = None, *, retry: Retry | None = None, retries: Retries | None = None
+) -> BinaryIO:
+    """Opens any file for reading, by URL or path, as `Storage.open_whole` does.
 
-    What has no `://` is a path of this machine, whatever characters it holds (fsspec would take `::` for a chain).
-    Listings are not kept where that can be chosen: fsspec answers from them what other clients have changed since.
-
-    Raises:
-      MissingExtraError: the package for this kind of storage is not installed.
-      OptionError: there is no such kind of storage, or an option of it is wrong.
+    Args:
+      url: of the file.
+      options: fsspec's.
+      retry: how often and how long reads are tried.
+      retries: counts what was tried again.
     """
-    if "://" not in url:
-        return LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
-    protocol = url.split("://", 1)[0]
-    package = _PACKAGES.get(protocol)
-    fresh = {"use_listings_cache": False} if package else {}
-    try:
-        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **{**fresh, **(options or {})}))
-    except ImportError as error:
-        if package:
-            raise MissingExtraError(*package, f"{protocol}:// storage") from error
-        raise OptionError(f"{url}: this storage needs a package that is not installed ({describe(error)})") from error
-    except (ValueError, TypeError) as error:
-        raise OptionError(f"{url}: cannot be opened: {describe(error)}") from error
-
-
-def open_url(url: str, options: dict[str, Any] | None = None) -> BinaryIO:
-    """Opens any file for reading, by URL or path."""
-    fs, path = open_filesystem(url, options)
-    return cast(BinaryIO, open(path, "rb") if isinstance(fs, LocalFileSystem) else fs.open(path, "rb"))
+    return Storage(url, options, retry=retry, retries=retries).open_whole("")
 
 
 class Storage:
@@ -75,17 +58,30 @@ class Storage:
     Attributes:
       url: the root, without a slash at its end.
       options: fsspec's storage options (credentials, endpoints); never written to any file.
-      retry: how often and how long remote reads are tried.
+      retry: how often and how long a request is tried where a fault may pass.
+      retries: counts what was tried again, in this process.
+      temp_dir: where files lie, below the root, until they have their names.
     """
 
-    def __init__(self, url: str, options: dict[str, Any] | None = None, *, retry: Retry | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: dict[str, Any] | None = None,
+        *,
+        retry: Retry | None = None,
+        retries: Retries | None = None,
+        temp_dir: str = TEMP_DIR,
+    ) -> None:
         self.url = url.rstrip("/") or url
         self.options = dict(options or {})
         self.retry = retry or Retry()
+        self.retries = retries if retries is not None else Retries()
+        self.temp_dir = temp_dir
+        self._local = LocalAttempts(self.retry, self.retries)
         self._opened: tuple[int, Any, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _storage, (self.url, self.options, self.retry)
+        return _storage, (self.url, self.options, self.retry, self.temp_dir)
 
     def __repr__(self) -> str:
         return f"Storage({self.url!r})"
@@ -126,7 +122,7 @@ class Storage:
 
     def url_of(self, relative: str) -> str:
         """URL of a file below the root, for messages."""
-        return f"{self.url}/{relative}"
+        return f"{self.url}/{relative}" if relative else self.url
 
     def local_path(self, relative: str) -> str | None:
         """The path for the operating system, or None where the files are remote."""
@@ -137,8 +133,38 @@ class Storage:
     def open(self, relative: str) -> BinaryIO:
         """Opens a file for reading."""
         if self.is_local:
-            return open(self.path(relative), "rb")
+            return self.open_whole(relative)
         return io.BufferedReader(RangeFile(self, relative, self.size(relative)), REQUEST_BYTES)
+
+    def open_whole(self, relative: str) -> BinaryIO:
+        """Opens a file to be read from its first byte to its last, all of one version.
+
+        After a fault the reading goes on where it was, in the file opened anew. A file that is another by then, or at
+        its end, is a StorageError. A file of a server without range reads is one stream.
+        """
+        if self.is_local:
+            return io.BufferedReader(local_files.LocalFile(self.path(relative), self._local), _LOCAL_BUFFER)
+        info = self._attempts(lambda: self._info(relative), relative)
+        size, version = info.get("size"), version_of(info)
+        fs = self.fs
+        ranged = isinstance(fs, MemoryFileSystem) or getattr(fs, "async_impl", False)
+        if "http" in str(fs.protocol) and not info.get("partial"):
+            ranged = size is not None and size <= REQUEST_BYTES
+        if ranged and size is not None:
+            return io.BufferedReader(RangeFile(self, relative, int(size), version), REQUEST_BYTES)
+        opened = self._attempts(lambda: self.open_stream(relative), relative)
+        return io.BufferedReader(StreamFile(self, relative, size, version, opened), _LOCAL_BUFFER)
+
+    def open_stream(self, relative: str) -> BinaryIO:
+        """The client's own file object, unchecked; of a web server, one answer."""
+        blocks = {"block_size": 0} if "http" in str(self.fs.protocol) else {}
+        return cast(BinaryIO, self.fs.open(self.path(relative), "rb", **blocks))
+
+    def described(self, relative: str) -> tuple[int | None, str]:
+        """Size of a remote file, if it is known, and what tells its version from others."""
+        info = self._attempts(lambda: self._info(relative), relative)
+        size = info.get("size")
+        return None if size is None else int(size), version_of(info)
 
     def read_bytes(self, relative: str) -> bytes:
         """A whole file; from a remote one, one version of it.
@@ -148,8 +174,7 @@ class Storage:
           DatasetError: the storage does not give it.
         """
         if self.is_local:
-            with open(self.path(relative), "rb") as file:
-                return file.read()
+            return self._local.run(lambda: local_files.read_whole(self.path(relative)), self.path(relative))
 
         def whole() -> bytes:
             size = self._remote_size(relative)
@@ -179,8 +204,8 @@ class Storage:
         if start >= end:
             return b""
         if self.is_local:
-            with open(self.path(relative), "rb", buffering=0) as file:
-                return read_at(file.fileno(), start, end - start)
+            path = self.path(relative)
+            return self._local.run(lambda: local_files.read_part(path, start, end - start), path)
         parts = []
         for begin in range(start, end, REQUEST_BYTES):
             upto = min(end, begin + REQUEST_BYTES)
@@ -190,6 +215,7 @@ class Storage:
                     lambda begin=begin: f"{self.url_of(relative)}, byte {begin:,}",  # type: ignore[misc]
                     self.retry,
                     stopped,
+                    retries=self.retries,
                 )
             )
             if len(parts[-1]) < upto - begin:
@@ -199,7 +225,7 @@ class Storage:
     def exists(self, relative: str) -> bool:
         """Whether a file or directory is there now."""
         if self.is_local:
-            return os.path.exists(self.path(relative))
+            return self._local.run(lambda: local_files.is_there(self.path(relative)), self.path(relative))
 
         def look() -> bool:
             self.fs.invalidate_cache()
@@ -210,19 +236,22 @@ class Storage:
     def size(self, relative: str) -> int:
         """Size of a file in bytes; FileNotFoundError if it is not there."""
         if self.is_local:
-            return os.stat(self.path(relative)).st_size
+            return self._local.run(lambda: os.stat(self.path(relative)), self.path(relative)).st_size
         size = self._attempts(lambda: self._remote_size(relative), relative)
         if size is None:
-            raise DatasetError(f"{self.url_of(relative)}: the server does not tell its size")
+            raise StorageError(f"{self.url_of(relative)}: the server does not tell its size")
         return size
 
     def _attempts(self, request: Callable[[], T], relative: str) -> T:
-        return attempts(request, lambda: self.url_of(relative), self.retry)
+        return attempts(request, lambda: self.url_of(relative), self.retry, retries=self.retries)
 
-    def _remote_size(self, relative: str) -> int | None:
+    def _info(self, relative: str) -> dict[str, Any]:
         fs = self.fs
         fs.invalidate_cache()
-        size = self._timed(fs, "info", self.path(relative), timeout=self.retry.timeout)["size"]
+        return cast(dict[str, Any], self._timed(fs, "info", self.path(relative), timeout=self.retry.timeout))
+
+    def _remote_size(self, relative: str) -> int | None:
+        size = self._info(relative)["size"]
         return None if size is None else int(size)
 
     def _cat(self, relative: str, start: int | None, end: int | None, timeout: float) -> bytes:
@@ -260,8 +289,7 @@ class Storage:
     def files(self, relative: str = "") -> list[str]:
         """Paths (relative to the root) of all files below a directory, sorted; [] if it is not there."""
         if self.is_local:
-            top = self.path(relative)
-            found = (os.path.join(base, name) for base, _, names in os.walk(top) for name in names)
+            found = local_files.files_below(self.path(relative), self._local)
             return sorted(os.path.relpath(path, self.root) for path in found)
 
         def look() -> list[str]:
@@ -279,7 +307,7 @@ class Storage:
         """Names of the files and directories at the root, sorted; [] if it is not there."""
         try:
             if self.is_local:
-                return sorted(os.listdir(self.root))
+                return sorted(self._local.run(lambda: os.listdir(self.root), self.root))
 
             def look() -> list[str]:
                 self.fs.invalidate_cache()
@@ -291,11 +319,40 @@ class Storage:
 
     # Writing
 
+    def publish(self, relative: str, write: Callable[[BinaryIO], T]) -> T:
+        """A file that a function writes, and which appears under its name when it returns, whole and synced.
+
+        Where a fault may pass, the function is called again and writes a new file from its first byte: what a failed
+        write, sync, close or upload left behind is not known, and never used. Replaces a file of that name.
+
+        Args:
+          relative: path below the root.
+          write: writes all of the file; may be called several times.
+
+        Returns:
+          What `write` returned.
+
+        Raises:
+          OSError: a lasting fault of a directory (no space, no permission), or one that did not pass.
+          StorageError: the same of remote storage.
+        """
+
+        def once() -> T:
+            with self.create(relative) as file:
+                return write(file)
+
+        if self.is_local:
+            return self._local.run(once, self.path(relative))
+        # An upload that is completed again after its answer was lost is told to be none.
+        also = (FileNotFoundError,)
+        where = lambda: self.url_of(relative)  # noqa: E731
+        return attempts(once, where, self.retry, retries=self.retries, what="written", also=also)
+
     @contextlib.contextmanager
     def create(self, relative: str) -> Iterator[BinaryIO]:
-        """A file to be written, which appears under its name when the block ends, whole and synced.
+        """A file to be written, which appears under its name when the block ends, whole and synced; tried once.
 
-        On a file system it is written under a unique name in `_build/tmp` and renamed; on an object store it is one
+        On a file system it is written under a unique name in `temp_dir` and renamed; on an object store it is one
         upload that completes at the end. When the block raises, nothing appears. Replaces a file of that name.
         """
         target = self.path(relative)
@@ -308,41 +365,51 @@ class Storage:
             with self._upload(relative) as file:
                 yield file
             return
-        temp = self.path(f"{TEMP_DIR}/{uuid.uuid4().hex}")
-        if not self.is_local:
-            self.fs.makedirs(os.path.dirname(temp), exist_ok=True)
-            self.fs.makedirs(os.path.dirname(target), exist_ok=True)
-            try:
-                with self.fs.open(temp, "wb") as file:
-                    yield cast(BinaryIO, file)
-                try:
-                    self.fs.mv(temp, target)
-                except Exception:
-                    if not self.exists(relative):
-                        raise
-                    # HDFS renames onto no file that is there.
-                    self.fs.rm_file(target)
-                    self.fs.mv(temp, target)
-            except BaseException:
-                with contextlib.suppress(Exception):
-                    self.fs.rm_file(temp)
-                raise
-            return
-        os.makedirs(os.path.dirname(temp), exist_ok=True)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        temp = self.path(f"{self.temp_dir}/{uuid.uuid4().hex}")
+        with self._renamed(temp, target) if self.is_local else self._moved(temp, target, relative) as file:
+            yield file
+
+    @contextlib.contextmanager
+    def _renamed(self, temp: str, target: str) -> Iterator[BinaryIO]:
+        """A file of this machine that is written under one name and given another."""
+        local_files.make_directories(os.path.dirname(temp), self._local)
+        local_files.make_directories(os.path.dirname(target), self._local)
+        file = local_files.create_file(temp, self._local)
         try:
-            with open(temp, "wb") as file:
-                yield cast(BinaryIO, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temp, target)
+            yield cast(BinaryIO, file)
+            file.settle()
+            local_files.publish_file(temp, target, file, self._local)
         except BaseException as error:
-            if isinstance(error, OSError) and error.filename is None:
+            if isinstance(error, OSError) and error.filename in (None, temp):
                 error.filename = target  # a full disk does not say where
+            file.abandon()
             with contextlib.suppress(OSError):
                 os.unlink(temp)
             raise
-        sync_directory(os.path.dirname(target))
+
+    @contextlib.contextmanager
+    def _moved(self, temp: str, target: str, relative: str) -> Iterator[BinaryIO]:
+        """The same on a remote file system that has directories."""
+        self.fs.makedirs(os.path.dirname(temp), exist_ok=True)
+        self.fs.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            with self.fs.open(temp, "wb") as file:
+                yield cast(BinaryIO, file)
+            size = self.fs.info(temp)["size"]
+            try:
+                self.fs.mv(temp, target)
+            except Exception:
+                if not self.exists(relative):
+                    raise
+                if not self.fs.exists(temp) and self.fs.info(target)["size"] == size:
+                    return  # it was done, and is said not to be
+                # HDFS renames onto no file that is there.
+                self.fs.rm_file(target)
+                self.fs.mv(temp, target)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.fs.rm_file(temp)
+            raise
 
     @contextlib.contextmanager
     def _upload(self, relative: str) -> Iterator[BinaryIO]:
@@ -363,48 +430,33 @@ class Storage:
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         """Writes a whole file atomically."""
-        with self.create(relative) as file:
-            file.write(data)
+        self.publish(relative, lambda file: file.write(data))
 
     def remove(self, relative: str) -> None:
         """Removes a file if it is there."""
+        path = self.path(relative)
         with contextlib.suppress(FileNotFoundError):
             if self.is_local:
-                os.unlink(self.path(relative))
+                self._local.run(lambda: os.unlink(path), path)
             else:
-                self.fs.rm_file(self.path(relative))
+                self._removing(lambda: self.fs.rm_file(path), relative)
 
     def remove_tree(self, relative: str) -> None:
         """Removes a directory and all below it, if it is there."""
+        path = self.path(relative)
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm(self.path(relative), recursive=True)
+            if self.is_local:
+                local_files.remove_below(path, self._local)
+            else:
+                self._removing(lambda: self.fs.rm(path, recursive=True), relative)
+
+    def _removing(self, request: Callable[[], Any], relative: str) -> None:
+        def fresh() -> None:
+            self.fs.invalidate_cache()
+            request()
+
+        attempts(fresh, lambda: self.url_of(relative), self.retry, retries=self.retries, what="removed")
 
 
-def _storage(url: str, options: dict[str, Any], retry: Retry) -> Storage:
-    return Storage(url, options, retry=retry)
-
-
-def read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Reads `length` bytes at an offset, going on after short reads; fewer only at the end of the file."""
-    data = os.pread(descriptor, length, start)
-    if len(data) == length or not data:
-        return data
-    parts = [data]
-    got = len(data)
-    while got < length:
-        data = os.pread(descriptor, length - got, start + got)
-        if not data:
-            break
-        parts.append(data)
-        got += len(data)
-    return b"".join(parts)
-
-
-def sync_directory(path: str) -> None:
-    """Makes a rename in a directory last through a crash, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _storage(url: str, options: dict[str, Any], retry: Retry, temp_dir: str) -> Storage:
+    return Storage(url, options, retry=retry, temp_dir=temp_dir)

@@ -1,0 +1,47 @@
+"""The fsspec file system of a URL: of this process, without kept listings, and named where it cannot be had."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from pileshard.errors import MissingExtraError, OptionError
+from pileshard.format.retry import describe
+from pileshard.format.secrets import remember
+
+#: Package and extra behind each protocol.
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), ("s3fs", "s3")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "gcs")),
+    **dict.fromkeys(("abfs", "abfss", "az"), ("adlfs", "azure")),
+    **dict.fromkeys(("http", "https"), ("aiohttp", "http")),
+}
+
+
+def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """The fsspec file system of a URL, and the path there. It belongs to this process.
+
+    What has no `://` is a path of this machine, whatever characters it holds (fsspec would take `::` for a chain).
+    Listings are not kept where that can be chosen: fsspec answers from them what other clients have changed since.
+
+    Raises:
+      MissingExtraError: the package for this kind of storage is not installed.
+      OptionError: there is no such kind of storage, or an option of it is wrong.
+    """
+    remember(options or {})
+    if "://" not in url:
+        return LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
+    protocol = url.split("://", 1)[0]
+    package = _PACKAGES.get(protocol)
+    fresh = {"use_listings_cache": False} if package else {}
+    try:
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **{**fresh, **(options or {})}))
+    except ImportError as error:
+        if package:
+            raise MissingExtraError(*package, f"{protocol}:// storage") from error
+        raise OptionError(f"{url}: this storage needs a package that is not installed ({describe(error)})") from error
+    except (ValueError, TypeError) as error:
+        raise OptionError(f"{url}: cannot be opened: {describe(error)}") from error
