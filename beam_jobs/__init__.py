@@ -13,7 +13,10 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     lent_tokenizers.py  tokenizers of a process, each lent to one thread at a time
     tokenize_stage.py   an input -> runs
     shard_plan.py       receipts -> key ranges of shards
+    gather_plan.py      runs of a large corpus in batches, for a shard to read from fewer
+    gather_stage.py     a batch of runs -> runs of fewer keys each
     merge_stage.py      runs -> a shard
+    reads.py            reads side by side
     duplicates.py       which texts of a shard came before, in whatever source
     items.py            one work item, from its task to its receipt
     finish.py           the account is closed and the manifest written

@@ -20,11 +20,13 @@ from typing import Any
 
 from beam_jobs import finish
 from beam_jobs.forecast import forecast_lines
+from beam_jobs.gather_plan import gathered, plan_gather
 from beam_jobs.inputs import expand
 from beam_jobs.items import os_sentence, take_failures
 from beam_jobs.job import (
     JOB,
     JOB_TOKENIZER,
+    GatherReceipt,
     Job,
     JobRecord,
     MergeReceipt,
@@ -154,9 +156,14 @@ class _Driver:
         receipts = [receipt for receipt in receipts if accounts[receipt.item.input].skipped is None]
         with self._stage("plan"):
             groups = plan_groups(receipts, self.job.temp_storage(), self.tokenizer.dtype.itemsize)
+            plan = plan_gather(receipts, groups)
+        if plan is not None:
+            with self._stage("gather"):
+                plan.write(self.storage)
+                groups = gathered(groups, plan, self._stages().do("gather", plan.items, GatherReceipt, []))
+        with self._stage("merge"):
             for number, group in enumerate(groups):
                 write_json(self.storage, group_path(number), group.runs)
-        with self._stage("merge"):
             merges = self._merge(groups)
         with self._stage("finish"):
             accounts = finish.write_rejected(self.storage, receipts, accounts)

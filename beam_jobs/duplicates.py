@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from beam_jobs.job import GROUPS, MergeItem
-from beam_jobs.runs import read_rows
+from beam_jobs.reads import side_by_side
+from beam_jobs.runs import identities, read_rows
 from beam_jobs.shard_plan import RunSlice, group_path
 from pileshard.format.storage import Storage
 
@@ -52,11 +53,11 @@ def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.
         high = int(np.searchsorted(rows["key"], np.uint64(last), "right"))
         if low == high:
             continue
-        parts = [_seen(rows[low:high], rows["input"][low:high], np.arange(low, high))]
-        for run in others:
-            found, _ = read_rows(temp, run.path, run.group, first, last)
-            if len(found):
-                parts.append(_seen(found, run.input, -1))
+        parts = [_seen(rows[low:high], 0, np.arange(low, high))]
+        parts[0]["input"] = rows["input"][low:high]
+        near = [run for run in others if run.touches(first, last)]
+        found = side_by_side(lambda run: read_rows(temp, run.path, run.group, first, last)[0], near)  # noqa: B023
+        parts += [_seen(rows, run.input, -1) for run, rows in zip(near, found, strict=True) if len(rows)]
         seen = np.concatenate(parts)
         seen = seen[np.lexsort((seen["line"], seen["input"], seen["twin"], seen["key"]))]
         again = np.zeros(len(seen), dtype=bool)
@@ -73,10 +74,10 @@ def _other_runs(storage: Storage, item: MergeItem) -> list[RunSlice]:
     return [run for run in runs if run.group.split == item.split]
 
 
-def _seen(rows: npt.NDArray[Any], inputs: Any, mine: Any) -> npt.NDArray[Any]:
+def _seen(rows: npt.NDArray[Any], number: int | None, mine: Any) -> npt.NDArray[Any]:
     out = np.zeros(len(rows), dtype=_SEEN)
-    for name in ("key", "twin", "line"):
+    for name in ("key", "twin"):
         out[name] = rows[name]
-    out["input"] = inputs
+    out["input"], out["line"] = identities(rows, number)
     out["mine"] = mine
     return out

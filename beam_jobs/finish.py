@@ -12,6 +12,7 @@ import msgspec
 
 from beam_jobs.job import (
     FAILURES,
+    GATHER,
     GROUPS,
     JOB_TOKENIZER,
     PROGRESS,
@@ -212,7 +213,7 @@ def clean(job: Job, keep_runs: bool) -> None:
     for directory in (FAILURES, PROGRESS, REJECTED_PARTS, TEMP_DIR):
         storage.remove_tree(directory)
     if not keep_runs:
-        for directory in (RECEIPTS, GROUPS):
+        for directory in (RECEIPTS, GROUPS, GATHER):
             storage.remove_tree(directory)
         storage.remove(JOB_TOKENIZER)
         storage.remove(STAGE)

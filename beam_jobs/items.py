@@ -6,9 +6,12 @@ import contextlib
 import gc
 import uuid
 
+from beam_jobs.gather_stage import gather_item
 from beam_jobs.job import (
     FAILURES,
     Failure,
+    GatherItem,
+    GatherReceipt,
     Item,
     Job,
     MergeItem,
@@ -22,8 +25,10 @@ from beam_jobs.tokenize_stage import tokenize_item
 from pileshard.errors import PileshardError
 from pileshard.format.storage import Storage
 
+Receipt = TokenizeReceipt | GatherReceipt | MergeReceipt
 
-def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> TokenizeReceipt | MergeReceipt | None:
+
+def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | None:
     """Does an item, publishes its receipt and returns it; an item that has one already is left alone.
 
     An error is left in a file for the driver before it is raised, since engines cut, wrap or lose its text.
@@ -35,9 +40,11 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> TokenizeRec
     collecting = gc.isenabled()
     gc.disable()  # documents and rows make no cycles; looking for some costs a twentieth of the time
     try:
-        receipt: TokenizeReceipt | MergeReceipt
+        receipt: Receipt
         if isinstance(item, MergeItem):
             receipt = merge_item(job, item, token_bytes, eod_id)
+        elif isinstance(item, GatherItem):
+            receipt = gather_item(job, item, token_bytes)
         else:
             receipt = tokenize_item(job, item)
         write_json(storage, path, receipt)

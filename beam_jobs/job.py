@@ -23,6 +23,7 @@ STAGE = f"{BUILD}/stage.json"
 REJECTED_PARTS = f"{BUILD}/rejected"
 JOB_TOKENIZER = f"{BUILD}/tokenizer.json"
 GROUPS = f"{BUILD}/groups"
+GATHER = f"{BUILD}/gather"
 
 _T = TypeVar("_T")
 
@@ -110,7 +111,23 @@ class MergeItem(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
         return f"merge-{self.group:05d}-{self.number:05d}-of-{self.count:05d}"
 
 
-Item = TokenizeItem | MergeItem
+class GatherItem(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
+    """A batch of runs, and consecutive blocks of keys, of a plan to gather; size in bytes, about."""
+
+    plan: str
+    batch: int
+    batches: int
+    first: int
+    last: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Name of the item in files and messages."""
+        return f"gather-{self.batch:05d}-of-{self.batches:05d}-{self.first:05d}"
+
+
+Item = TokenizeItem | MergeItem | GatherItem
 
 
 class RunGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -169,6 +186,17 @@ class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     mismatch: str | None = None
     skipped: str | None = None
     seconds: float = 0.0
+    retries: dict[str, int] = {}
+
+
+class GatherReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gather item did: its runs, each with the number of its block, and retries by fault."""
+
+    item: GatherItem
+    runs: list[tuple[int, RunEntry]]
+    documents: int
+    seconds: float = 0.0
+    retries: dict[str, int] = {}
 
 
 class MergeReceipt(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ import numpy as np
 from beam_jobs.duplicates import find_duplicates
 from beam_jobs.job import Job, MergeItem, MergeReceipt
 from beam_jobs.progress import Heartbeat
-from beam_jobs.runs import ROW, read_rows
+from beam_jobs.reads import side_by_side
+from beam_jobs.runs import ROW, identities, read_rows
 from beam_jobs.shard_plan import RunSlice, group_path
 from pileshard.errors import BuildError
 from pileshard.format.identity import hex64, identity_hashes, sum64
@@ -26,9 +27,6 @@ from pileshard.format.manifest import ShardEntry
 from pileshard.format.paths import index_path, shard_path
 from pileshard.format.record import RECORD_TOKENS, frame_pieces
 from pileshard.format.storage import Storage
-
-#: Bytes of tokens in memory at once; a shard is merged in as many steps as it needs.
-SLAB_BYTES = 128 << 20
 
 _WRITE_BYTES = 8 << 20
 
@@ -60,7 +58,7 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
         with storage.create(path) as file:
             with ThreadPoolExecutor(1) as behind:
                 writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
-                for slab in _slabs(kept, token_bytes):
+                for slab in _slabs(kept, token_bytes, slab_bytes(job.run_bytes)):
                     writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
                     heartbeat.beat(writer.size, writer.documents, writer.tokens)
                 writer.finish()
@@ -99,19 +97,24 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
 
 def _gather_rows(temp: Storage, runs: list[RunSlice], item: MergeItem, token_bytes: int) -> np.ndarray[Any, Any]:
     """The shard's documents in order, each with its run and the byte offset of its tokens there."""
-    parts = []
-    for number, run in enumerate(runs):
+
+    def read(run: RunSlice) -> tuple[np.ndarray[Any, Any], int]:
+        if not run.touches(item.key_first, item.key_last):
+            return np.zeros(0, dtype=ROW), 0
         try:
-            rows, before = read_rows(temp, run.path, run.group, item.key_first, item.key_last)
+            return read_rows(temp, run.path, run.group, item.key_first, item.key_last)
         except FileNotFoundError:
             message = f"{temp.url_of(run.path)}: the run is missing; run the same command again, which makes it anew"
             raise BuildError(message) from None
+
+    parts = []
+    for number, (run, (rows, before)) in enumerate(zip(runs, side_by_side(read, runs), strict=True)):
         if not len(rows):
             continue
         part = np.zeros(len(rows), dtype=_MERGED)
         for name in ROW.names or ():
             part[name] = rows[name]
-        part["input"] = run.input
+        part["input"], part["line"] = identities(rows, run.input)
         part["run"] = number
         ends = np.cumsum(rows["tokens"])
         part["at"] = run.group.tokens_at + (before + ends - rows["tokens"]) * token_bytes
@@ -122,14 +125,22 @@ def _gather_rows(temp: Storage, runs: list[RunSlice], item: MergeItem, token_byt
     return rows[np.lexsort((rows["line"], rows["input"], rows["twin"], rows["key"]))]
 
 
-def _slabs(rows: np.ndarray[Any, Any], token_bytes: int) -> list[np.ndarray[Any, Any]]:
-    """Consecutive documents of at most SLAB_BYTES of tokens together, or one that is larger."""
+def slab_bytes(run_bytes: int) -> int:
+    """Bytes of tokens that a merge holds at once: half a run, since they are held twice for a moment.
+
+    A shard is merged in as many steps as it needs, and each step reads once from each run.
+    """
+    return max(16 << 20, run_bytes // 2)
+
+
+def _slabs(rows: np.ndarray[Any, Any], token_bytes: int, most: int) -> list[np.ndarray[Any, Any]]:
+    """Consecutive documents of at most `most` bytes of tokens together, or one that is larger."""
     sizes = rows["tokens"].astype(np.int64) * token_bytes
     ends = np.cumsum(sizes)
     slabs = []
     first = 0
     while first < len(rows):
-        budget = SLAB_BYTES + (int(ends[first - 1]) if first else 0)
+        budget = most + (int(ends[first - 1]) if first else 0)
         last = max(first + 1, int(np.searchsorted(ends, budget, "right")))
         slabs.append(rows[first:last])
         first = last
@@ -140,18 +151,23 @@ def _read_tokens(
     temp: Storage, runs: list[RunSlice], slab: np.ndarray[Any, Any], token_bytes: int
 ) -> dict[int, tuple[int, memoryview]]:
     """For each run in the slab: where its bytes begin in the run, and the bytes; one range read a run."""
-    spans = {}
-    starts = slab["at"].astype(np.int64)
-    ends = starts + slab["tokens"].astype(np.int64) * token_bytes
-    for number in np.unique(slab["run"]).tolist():
-        mine = slab["run"] == number
-        start, end = int(starts[mine].min()), int(ends[mine].max())
+    order = np.argsort(slab["run"], kind="stable")
+    starts = slab["at"][order].astype(np.int64)
+    ends = starts + slab["tokens"][order].astype(np.int64) * token_bytes
+    numbers, firsts = np.unique(slab["run"][order], return_index=True)
+    lows = np.minimum.reduceat(starts, firsts).tolist()
+    highs = np.maximum.reduceat(ends, firsts).tolist()
+
+    def read(wanted: tuple[int, int, int]) -> tuple[int, memoryview]:
+        number, start, end = wanted
         path = runs[number].path
         data = _mapped(temp, path, start, end) or memoryview(temp.read_range(path, start, end))
         if len(data) != end - start:
             raise BuildError(f"{temp.url_of(path)}: the run is cut off at byte {start + len(data):,}")
-        spans[number] = (start, data)
-    return spans
+        return start, data
+
+    wanted = list(zip(numbers.tolist(), lows, highs, strict=True))
+    return dict(zip(numbers.tolist(), side_by_side(read, wanted), strict=True))
 
 
 def _mapped(temp: Storage, path: str, start: int, end: int) -> memoryview | None:

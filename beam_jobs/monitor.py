@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from tqdm import tqdm
 
-from beam_jobs.job import JOB, STAGE, Item, JobRecord, MergeItem, receipt_path, write_json
+from beam_jobs.job import JOB, STAGE, GatherItem, Item, JobRecord, MergeItem, receipt_path, write_json
 from beam_jobs.progress import Beat, Progress, Stage, StageItem, stage_progress
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
@@ -103,9 +103,11 @@ def stage_line(name: str, stage: Progress | StageStatus, working: Sequence[Beat 
 
 
 def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
-    """Bytes that an item works through: stored bytes of its part, or the shard's."""
+    """Bytes that an item works through: stored bytes of its part, or those of its runs or shard."""
     if isinstance(item, MergeItem):
         return weights[item.group] // item.count
+    if isinstance(item, GatherItem):
+        return item.size
     return input_sizes[item.input] // item.parts
 
 

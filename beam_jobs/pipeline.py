@@ -21,7 +21,7 @@ import msgspec
 
 from beam_jobs.engines import choose_engine
 from beam_jobs.items import leave_failure, run_item
-from beam_jobs.job import Item, Job, TokenizeReceipt
+from beam_jobs.job import GatherReceipt, Item, Job, TokenizeReceipt
 from pileshard.errors import BuildError, MissingExtraError
 from pileshard.version import __version__
 
@@ -45,7 +45,7 @@ class ItemFn(beam.DoFn):
     """Does work items. Elements are items as JSON; what comes out is their names.
 
     The engine's own metrics count, below `pileshard`: `items`, `documents`, `tokens`, `text_bytes` (tokenize),
-    `shard_bytes` (merge), `seconds`.
+    `run_bytes` (gather), `shard_bytes` (merge), `seconds`.
     """
 
     def __init__(self, job: bytes, token_bytes: int, eod_id: int) -> None:
@@ -76,6 +76,8 @@ class ItemFn(beam.DoFn):
                     "tokens": receipt.tokens,
                     "text_bytes": receipt.text_bytes,
                 }
+            elif isinstance(receipt, GatherReceipt):
+                counts = {"run_bytes": sum(run.size for _, run in receipt.runs)}
             else:
                 counts = {"shard_bytes": receipt.shard["size"]}
             for name, count in {"items": 1, "seconds": round(receipt.seconds), **counts}.items():

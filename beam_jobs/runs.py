@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from beam_jobs.job import RunEntry, RunGroup, Spread, TokenizeReceipt
 from pileshard.errors import BuildError
-from pileshard.format.identity import U64
+from pileshard.format.identity import U64, unpack_identity
 from pileshard.format.storage import Storage
 
 MAGIC = b"PSRUN\x00\x00\x01"
@@ -249,13 +249,24 @@ def _cut(table: Ints, named: list[tuple[str, str, int]]) -> list[tuple[Group, In
     ]
 
 
-def read_rows(storage: Storage, path: str, group: RunGroup, key_first: int, key_last: int) -> tuple[Ints, int]:
+def read_rows(
+    storage: Storage, path: str, group: RunGroup, key_first: int, key_last: int, table: Ints | None = None
+) -> tuple[Ints, int]:
     """The rows with key_first <= key <= key_last, and the byte offset of the first one's tokens, one width apart.
+
+    Args:
+      storage: where the run lies.
+      path: of the run.
+      group: the source and split.
+      key_first: the first key.
+      key_last: the last key, inclusive.
+      table: the group's bucket table, where it is at hand.
 
     Returns:
       `ROW` [n], and the number of the group's tokens before them.
     """
-    table = read_buckets(storage, path, group)
+    if table is None:
+        table = read_buckets(storage, path, group)
     low = int(np.searchsorted(table["bucket"], key_first >> BUCKET_SHIFT, "left"))
     high = int(np.searchsorted(table["bucket"], key_last >> BUCKET_SHIFT, "right"))
     skipped = int(table["documents"][:low].sum())
@@ -274,6 +285,13 @@ def _read(storage: Storage, path: str, at: int, dtype: np.dtype[Any], count: int
             f"{storage.url_of(path)}: the run is cut off at byte {at + len(data):,}; run the command again"
         )
     return np.frombuffer(data, dtype=dtype)
+
+
+def identities(rows: Ints, number: int | None) -> tuple[Ints, Ints]:
+    """Inputs and lines of rows: those of a gathered run hold both in `line`, and its own number is None."""
+    if number is not None:
+        return np.full(len(rows), number, dtype=np.uint64), rows["line"]
+    return unpack_identity(rows["line"])
 
 
 def run_prefix(fingerprint: str, item_name: str) -> str:

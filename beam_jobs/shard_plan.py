@@ -23,19 +23,34 @@ from pileshard.format.storage import Storage
 #: Bytes of a record beside its tokens, about; only sizes of shards depend on it.
 RECORD_OVERHEAD = 80
 
-_LAST_KEY = (1 << 64) - 1
+#: Keys are 64 bits.
+LAST_KEY = (1 << 64) - 1
 
 #: A table is about 16 KB a source: the requests wait for the store, not for this process.
 _READS_AT_ONCE = 16
 _RECEIPTS_AT_ONCE = 256
 
 
-class RunSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's documents in one run."""
+class RunSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group's documents in one run.
+
+    Attributes:
+      path: of the run, below the temporary URL.
+      group: where they lie in it.
+      input: that they are of; None in a gathered run, whose rows tell it.
+      key_first: no document has a lower key.
+      key_last: no document has a higher key.
+    """
 
     path: str
-    input: int
     group: RunGroup
+    input: int | None = None
+    key_first: int = 0
+    key_last: int = LAST_KEY
+
+    def touches(self, key_first: int, key_last: int) -> bool:
+        """Whether it may hold documents of a range of keys."""
+        return self.key_first <= key_last and self.key_last >= key_first
 
 
 @dataclass
@@ -127,7 +142,7 @@ def shard_ranges(weights: list[int], documents: int, shard_bytes: int) -> list[t
         cut = (bucket << BUCKET_SHIFT) + into // (weights[bucket] * count)
         cuts.append(max(cut, cuts[-1] + 1 if cuts else 1))
     firsts = [0, *cuts]
-    lasts = [cut - 1 for cut in cuts] + [_LAST_KEY]
+    lasts = [cut - 1 for cut in cuts] + [LAST_KEY]
     return list(zip(firsts, lasts, strict=True))
 
 

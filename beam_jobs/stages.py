@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beam_jobs.items import take_failures
-from beam_jobs.job import Item, Job, TokenizeReceipt, finished, receipt_path
+from beam_jobs.job import GatherReceipt, Item, Job, TokenizeReceipt, finished, receipt_path
 from beam_jobs.monitor import Monitor, item_size
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.storage import Storage
@@ -92,6 +92,8 @@ def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> Non
             continue
         if isinstance(receipt, TokenizeReceipt):
             files = [(temp, run.path, run.size) for run in receipt.runs]
+        elif isinstance(receipt, GatherReceipt):
+            files = [(temp, run.path, run.size) for _, run in receipt.runs]
         else:
             shard = receipt.shard
             files = [(storage, shard["path"], shard["size"])]

@@ -53,6 +53,11 @@ def pack_identity(input_number: int | npt.NDArray[Any], lines: npt.NDArray[Any])
     return high | np.asarray(lines).astype(np.uint64)
 
 
+def unpack_identity(packed: U64) -> tuple[U64, U64]:
+    """Inputs' numbers and line numbers, as `pack_identity` packed them."""
+    return packed >> np.uint64(_LINE_BITS), packed & np.uint64(MAX_LINE)
+
+
 def document_keys(seed: int, input_number: int | npt.NDArray[Any], lines: npt.NDArray[Any]) -> U64:
     """Keys of documents: the order of the corpus.
 
