@@ -8,7 +8,7 @@ whoever joins the ranges compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -16,7 +16,7 @@ import xxhash
 
 from pileshard.ingest.containers import HEAD_BYTES, ZSTD_MAGIC, Container, is_skippable, tell
 from pileshard.ingest.frames import pieces
-from pileshard.ingest.parts import Seam, Tally
+from pileshard.ingest.parts import Entry, Seam, Tally
 from pileshard.ingest.stored import StoredBytes
 
 #: Frames that are longer than this (stored) are not looked for: such an input is read through.
@@ -232,3 +232,24 @@ def _block(data: bytes, at: int) -> tuple[int, bool] | None:
     if kind == 3 or size > _MOST_BLOCK_BYTES:
         return None
     return at + 3 + (1 if kind == 1 else size), bool(header & 1)
+
+
+def join(counted: Sequence[Counted], container: Container, size: int) -> list[Entry] | None:
+    """The parts that consecutive ranges of an input make, if each ends where the next begins; else None.
+
+    Args:
+      counted: the ranges, from the input's first byte to its last.
+      container: zstd or plain.
+      size: stored bytes of the input.
+    """
+    if [one.after for one in counted] != [one.first for one in counted[1:]] + [size]:
+        return None
+    seams = [Seam(text=0, lines=0, inside=False)]
+    for one in counted:
+        before = seams[-1]
+        inside = before.inside if one.ends_line is None else not one.ends_line
+        seams.append(Seam(text=before.text + one.text, lines=before.lines + one.newlines, inside=inside))
+    return [
+        Entry(container=container.value, at=one.first, begin=begin, end=end, text_digest=one.text_digest)
+        for one, begin, end in zip(counted, seams, seams[1:], strict=False)
+    ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pileshard.errors import BuildError, InputError
 from pileshard.ingest import count, lines
 from pileshard.ingest.containers import Container
-from pileshard.ingest.count import Counted, NoEntryError, count_range, enterable, find_frame, frame_end
+from pileshard.ingest.count import NoEntryError, count_range, enterable, find_frame, frame_end, join
 from pileshard.ingest.frames import decompressed
 from pileshard.ingest.parts import START, Entry, PartReader, Seam
 from tests.ingest.samples import ShortReads, blocks_of, gzip_member, skippable, zstd_frame
@@ -53,28 +53,14 @@ def read_through(stored: bytes, cuts: list[int], sizes=()) -> Lines:
     return out
 
 
-def count_parts(stored: bytes, container: Container, cuts: list[int]) -> list[Counted] | None:
-    """The counts of all ranges, or None where they do not join."""
+def count_parts(stored: bytes, container: Container, cuts: list[int]) -> list[Entry] | None:
+    """The parts that begin at frames, or None where their ranges do not join."""
+    raw, size = io.BytesIO(stored), len(stored)
     try:
-        counted = [
-            count_range(io.BytesIO(stored), "input", container, begin, end, len(stored))
-            for begin, end in pairwise(cuts)
-        ]
+        counted = [count_range(raw, "input", container, begin, end, size) for begin, end in pairwise(cuts)]
     except (NoEntryError, InputError):
         return None
-    firsts = [one.first for one in counted] + [len(stored)]
-    return counted if [one.after for one in counted] == firsts[1:] else None
-
-
-def entries(counted: list[Counted], container: Container) -> list[Entry]:
-    seams = [Seam(text=0, lines=0, inside=False)]
-    for one in counted:
-        inside = seams[-1].inside if one.ends_line is None else not one.ends_line
-        seams.append(Seam(text=seams[-1].text + one.text, lines=seams[-1].lines + one.newlines, inside=inside))
-    return [
-        Entry(container=container.value, at=one.first, begin=begin, end=end, text_digest=one.text_digest)
-        for one, (begin, end) in zip(counted, pairwise(seams), strict=True)
-    ]
+    return join(counted, container, size)
 
 
 def read_entered(stored: bytes, parts: list[Entry], sizes=()) -> Lines:
@@ -131,11 +117,11 @@ def test_parts_entered_at_frames_are_the_whole(made, parts, sizes):
     if kind == "gzip":
         return
     container = Container(kind)
-    counted = count_parts(stored, container, cuts_of(len(stored), parts))
-    if counted is None:  # a magic number that is none, in a skippable frame: told apart, and read through
+    entries = count_parts(stored, container, cuts_of(len(stored), parts))
+    if entries is None:  # a magic number that is none, in a skippable frame: told apart, and read through
         assert b"\x28\xb5\x2f\xfd" * 3 in stored
         return
-    assert read_entered(stored, entries(counted, container), sizes) == whole(stored)
+    assert read_entered(stored, entries, sizes) == whole(stored)
 
 
 def many_frames(seed: int, frames: int) -> bytes:
@@ -151,10 +137,10 @@ def many_frames(seed: int, frames: int) -> bytes:
 @pytest.mark.parametrize("parts", [2, 5, 16])
 def test_frames_are_found_and_each_is_decompressed_once(parts):
     stored = many_frames(1, 60)
-    counted = count_parts(stored, Container.ZSTD, cuts_of(len(stored), parts))
-    assert counted is not None
-    assert sum(one.text for one in counted) == sum(map(len, decompressed(io.BytesIO(stored), "input")))
-    for entry in entries(counted, Container.ZSTD):
+    entries = count_parts(stored, Container.ZSTD, cuts_of(len(stored), parts))
+    assert entries is not None
+    assert entries[-1].end.text == sum(map(len, decompressed(io.BytesIO(stored), "input")))
+    for entry in entries:
         read = 0
 
         def seen(chunk):
@@ -173,20 +159,17 @@ def test_lines_have_their_numbers_in_groups_of_1024_and_over(monkeypatch):
     for parts in (1, 3, 7):
         cuts = cuts_of(len(stored), parts)
         assert read_through(stored, cuts) == whole(stored)
-        counted = count_parts(stored, Container.ZSTD, cuts)
-        assert counted is not None
-        assert read_entered(stored, entries(counted, Container.ZSTD)) == whole(stored)
+        entries = count_parts(stored, Container.ZSTD, cuts)
+        assert entries is not None
+        assert read_entered(stored, entries) == whole(stored)
 
 
 def test_a_line_over_many_parts_belongs_to_the_one_that_it_begins_in():
     stored = b"".join(zstd_frame(piece) for piece in (b"a\nb", *[b"b" * 100] * 9, b"b\nc\n"))
     cuts = cuts_of(len(stored), 11)
-    counted = count_parts(stored, Container.ZSTD, cuts)
-    assert counted is not None
-    found = [
-        lines_in(PartReader(io.BytesIO(stored[entry.at :]), "input", entry=entry).blocks())
-        for entry in entries(counted, Container.ZSTD)
-    ]
+    entries = count_parts(stored, Container.ZSTD, cuts)
+    assert entries is not None
+    found = [lines_in(PartReader(io.BytesIO(stored[entry.at :]), "input", entry=entry).blocks()) for entry in entries]
     assert [line for part in found for line in part] == [(1, 0, b"a"), (2, 2, b"b" * 902), (3, 905, b"c")]
     assert [len(part) for part in found].count(0) >= 8
     assert read_through(stored, cuts) == whole(stored)
@@ -221,9 +204,9 @@ def test_damage_is_named_by_whoever_reads_over_it(make):
 
 def test_an_input_that_changed_after_it_was_counted_is_refused():
     stored = many_frames(2, 8)
-    counted = count_parts(stored, Container.ZSTD, cuts_of(len(stored), 2))
-    assert counted is not None
-    [_, entry] = entries(counted, Container.ZSTD)
+    entries = count_parts(stored, Container.ZSTD, cuts_of(len(stored), 2))
+    assert entries is not None
+    [_, entry] = entries
     text = b"".join(decompressed(io.BytesIO(stored[entry.at :]), "input"))
     changed = text.replace(b"w", b"v", 1)
     for other in (changed, text[:-1], text.replace(b"\n", b" ", 1)):
