@@ -18,6 +18,7 @@ import importlib.util
 import io
 import logging
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ ANSWER_SECONDS = 20
 
 #: Beam bounds with it how long it follows a job too, not only how long it waits for an answer.
 _FOLLOW_SECONDS = 31 * 24 * 3600
+
+_AGAIN = "run the same command again, which continues the build"
 
 _DASK_CLASS = "apache_beam.runners.dask.dask_runner.DaskRunner"
 
@@ -86,17 +89,19 @@ class Engine:
 
         self._await_server()
         pipeline = None
-        try:
-            runner = local_runner(self.processes) if self.name == "local" else None
-            with _quiet(), beam.Pipeline(runner=runner, options=self.options) as pipeline:
-                apply(pipeline)
-        except BaseException as error:
-            self._end(pipeline, cancel=True)
-            sentence = _sentence(error, self.name) if isinstance(error, Exception) else None
-            if sentence is None:
-                raise
-            raise BuildError(sentence) from error
-        self._end(pipeline, cancel=False)
+        with _quiet(threads=self.name != "local"):
+            try:
+                runner = local_runner(self.processes) if self.name == "local" else None
+                with beam.Pipeline(runner=runner, options=self.options) as pipeline:
+                    apply(pipeline)
+                _check_futures(pipeline.result)
+            except BaseException as error:
+                _end(pipeline, cancel=True)
+                sentence = _sentence(error, self.name) if isinstance(error, Exception) else None
+                if sentence is None:
+                    raise
+                raise BuildError(sentence) from error
+            _end(pipeline, cancel=False)
 
     def _await_server(self) -> None:
         """Raises BuildError where the scheduler or job server takes no connection in time."""
@@ -112,18 +117,6 @@ class Engine:
             raise BuildError(
                 f"{self.name}: nothing answers at {host}:{port} ({reason}); start it there or mend the address"
             ) from error
-
-    @staticmethod
-    def _end(pipeline: Any, cancel: bool) -> None:
-        """Ends what a runner leaves behind: a job that nobody waits for, a client and its threads."""
-        result = getattr(pipeline, "result", None)
-        client = getattr(result, "client", None)
-        with contextlib.suppress(Exception):
-            if cancel and result is not None:
-                result.cancel()
-        with contextlib.suppress(Exception):
-            if client is not None:
-                client.close(timeout=5)
 
 
 def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
@@ -206,17 +199,42 @@ def _additions(name: str, args: list[str], given: PipelineOptions, workers: int)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet(threads: bool) -> Iterator[None]:
     """What Beam and its runners say of errors, in many lines, is said in one by the driver."""
-    loggers = [logging.getLogger(name) for name in (None, "apache_beam", "distributed")]
+    loggers = [logging.getLogger(name) for name in (None, "apache_beam", "distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
+    hook = threading.excepthook
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
+    if threads:
+        threading.excepthook = lambda args: _log.debug("a thread of the runner ended: %s", args.exc_value)
     try:
         yield
     finally:
+        threading.excepthook = hook
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def _check_futures(result: Any) -> None:
+    """Raises BuildError for work that the scheduler has not done: Beam's result of Dask takes lost work for done."""
+    lost = [future for future in getattr(result, "futures", ()) if future.status != "finished"]
+    if lost:
+        raise BuildError(f"the connection to the Dask scheduler was lost; {_AGAIN}")
+
+
+def _end(pipeline: Any, cancel: bool) -> None:
+    """Ends what a runner leaves behind: a job that nobody waits for, a client and its threads."""
+    result = getattr(pipeline, "result", None)
+    with contextlib.suppress(Exception):
+        if cancel and result is not None:
+            result.cancel()
+    for thread in threading.enumerate():
+        if thread.name == "wait_until_finish_read":  # ends by an exception of its own when the server is gone
+            thread.join(5)
+    with contextlib.suppress(Exception):
+        if (client := getattr(result, "client", None)) is not None:
+            client.close(timeout=5)
 
 
 def _require_dask() -> None:
@@ -238,28 +256,27 @@ def _check_endpoint(name: str, options: PipelineOptions) -> None:
 
 def _sentence(error: Exception, name: str) -> str | None:
     """What a person is to know of an engine's failure; None where it is none of the engine's own."""
-    again = "run the same command again, which continues the build"
     kind = type(error).__name__
     if kind == "KilledWorker":
         return (
             "the workers that had an item died, one after another (killed, or out of memory: then lower --run-bytes, "
-            f"or give a worker fewer threads or more memory); {again}"
+            f"or give a worker fewer threads or more memory); {_AGAIN}"
         )
     if kind in ("FutureCancelledError", "CancelledError", "CommClosedError"):
-        return f"the connection to the Dask scheduler was lost ({_last_line(error)}); {again}"
+        return f"the connection to the Dask scheduler was lost ({_last_line(error)}); {_AGAIN}"
     if kind in ("FutureTimeoutError", "_MultiThreadedRendezvous", "_InactiveRpcError"):
-        code = getattr(error, "code", lambda: None)()
-        return f"the connection to the job server was lost ({getattr(code, 'name', 'no answer')}); {again}"
+        said = getattr(error, "details", lambda: "no answer")() or "no answer"
+        return f"the job server, or a worker pool, does not answer any more ({said.strip()[:200]}); {_AGAIN}"
     text = str(error)
     if "SDK worker disconnected" in text or "Channel closed prematurely" in text:
-        return f"a worker died (killed, or out of memory: then lower --run-bytes or give it more); {again}"
+        return f"a worker died (killed, or out of memory: then lower --run-bytes or give it more); {_AGAIN}"
     if "control connection" in text:
         return (
             "the job server waited in vain for a worker: see that the worker pool of --environment_config runs, "
-            f"reaches the job server and finds a `python` with pileshard[beam]; then {again}"
+            f"reaches the job server and finds a `python` with pileshard[beam]; then {_AGAIN}"
         )
     if isinstance(error, OSError) and "timed out" in text.lower():
-        return f"{name}: {_last_line(error)}; {again}"
+        return f"{name}: {_last_line(error)}; {_AGAIN}"
     return None
 
 

@@ -20,6 +20,7 @@ TOOLS = Path(os.environ.get("PILESHARD_TEST_TOOLS") or Path.home() / ".cache" / 
 #: Go programs: module, package below it, version.
 GO_PROGRAMS = {
     "versitygw": ("github.com/versity/versitygw", "cmd/versitygw", "v1.8.0"),
+    "prism": ("github.com/apache/beam/sdks/v2", "go/cmd/prism", "v2.77.0"),
     "fake-gcs-server": ("github.com/fsouza/fake-gcs-server", "", "v1.56.1"),
 }
 #: npm packages: version, and the script that node runs.
