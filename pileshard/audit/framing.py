@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,8 @@ def read_batches(
     longest: int,
     on_block: Callable[[memoryview], None],
     fault: Callable[[FaultKind, str, int], None],
+    offsets: npt.NDArray[np.uint64] | None = None,
+    size: int = _READ_BYTES,
 ) -> Iterator[Batch]:
     """Yields the records of a shard, up to a length that cannot be trusted.
 
@@ -56,24 +58,40 @@ def read_batches(
       longest: bytes of the longest Example there can be.
       on_block: told of every block read, in order.
       fault: told of damaged framing and CRCs: kind, message, offset of the record.
+      offsets: where an index has the records, which are held against the file together; where the two differ, the
+        file is walked record by record. What comes out does not depend on them.
+      size: bytes that the file should have; only memory depends on it.
     """
-    buffer = bytearray(HEADER_BYTES + longest + FOOTER_BYTES + _READ_BYTES)
-    view = memoryview(buffer)
-    data = np.frombuffer(buffer, dtype=np.uint8)
+    block = min(_READ_BYTES, max(size, 1))
+    most = HEADER_BYTES + longest + FOOTER_BYTES + block
+    buffer = bytearray(most if block == _READ_BYTES else block)
+    view, data = memoryview(buffer), np.frombuffer(buffer, dtype=np.uint8)
     base = held = 0
     complaint: str | None = None
-    while got := file.readinto(view[held : held + _READ_BYTES]):  # type: ignore[attr-defined]
+    while True:
+        if held + block > len(buffer) < most:  # the file is longer than it should be
+            buffer = bytearray(most)
+            buffer[:held] = view[:held]
+            view, data = memoryview(buffer), np.frombuffer(buffer, dtype=np.uint8)
+        got = file.readinto(view[held : held + block])  # type: ignore[attr-defined]
+        if not got:
+            break
         on_block(view[held : held + got])
         if complaint is not None:
             continue
         held += got
-        starts, ends, complaint = _walk(view[:held], longest)
-        batch = Batch(data[:held], base, np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64))
-        if starts:
-            for at in np.flatnonzero(_crcs(view, starts, ends) != _stored_crcs(batch)).tolist():
+        starts, ends = _foretold(data[:held], base, longest, offsets)
+        after = int(ends[-1]) + FOOTER_BYTES if len(ends) else 0
+        walked_starts, walked_ends, complaint = _walk(view[:held], after, longest)
+        if walked_starts:
+            offsets = None  # it is of another file, or ends before this one
+            starts, ends = np.append(starts, walked_starts), np.append(ends, walked_ends)
+            after = walked_ends[-1] + FOOTER_BYTES
+        batch = Batch(data[:held], base, starts, ends)
+        if len(starts):
+            for at in np.flatnonzero(_crcs(view, batch) != _stored_crcs(batch)).tolist():
                 fault(FaultKind.CRC, "the bytes of a record are damaged", int(batch.offsets[at]))
             yield batch
-        after = ends[-1] + FOOTER_BYTES if ends else 0
         if complaint is not None:
             fault(FaultKind.FRAMING, f"{complaint}; the records after it are not read", base + after)
         if after:
@@ -84,11 +102,45 @@ def read_batches(
         fault(FaultKind.FRAMING, f"the file ends {held:,} bytes into a record", base)
 
 
-def _walk(view: memoryview, longest: int) -> tuple[list[int], list[int], str | None]:
-    """Where the whole records in memory begin and end, and what is wrong with the next one's length, if it is."""
+def _foretold(
+    data: npt.NDArray[np.uint8], base: int, longest: int, offsets: npt.NDArray[np.uint64] | None
+) -> tuple[Ints, Ints]:
+    """Where whole records begin and end in memory, as long as an index foretells what their headers say.
+
+    A walk finds the same: the first record begins where the bytes do, and each next one where its length puts it.
+    """
+    none = np.zeros(0, dtype=np.int64)
+    if offsets is None:
+        return none, none
+    first = int(np.searchsorted(offsets, np.uint64(base)))
+    most = first + len(data) // (HEADER_BYTES + FOOTER_BYTES) + 1
+    last = min(int(np.searchsorted(offsets, np.uint64(base + len(data)), "right")), most)
+    begins = np.asarray(offsets[first:last]).astype(np.int64) - base
+    if len(begins) < 2 or begins[0] != 0:
+        return none, none
+    sizes = np.diff(begins) - (HEADER_BYTES + FOOTER_BYTES)
+    fits = (sizes >= 0) & (sizes <= longest) & (begins[1:] <= len(data))
+    count = len(fits) if fits.all() else int(fits.argmin())
+    begins, sizes = begins[: count + 1], sizes[:count]
+    fits = rows(data, begins[:-1], 8).view("<i8")[:, 0] == sizes
+    fits &= rows(data, begins[:-1] + 8, 4).view("<u4")[:, 0] == _length_crcs(sizes)
+    count = count if fits.all() else int(fits.argmin())
+    starts = begins[:count] + HEADER_BYTES
+    return starts, starts + sizes[:count]
+
+
+def rows(data: npt.NDArray[np.uint8], starts: Ints, width: int) -> npt.NDArray[np.uint8]:
+    """The `width` bytes from each start, which must lie in `data`: uint8 [n, width]."""
+    if not len(starts):
+        return np.zeros((0, width), dtype=np.uint8)
+    windows = np.ndarray((len(data) - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))
+    return windows[starts].view(np.uint8).reshape(len(starts), width)
+
+
+def _walk(view: memoryview, at: int, longest: int) -> tuple[list[int], list[int], str | None]:
+    """Where the whole records from a place on begin and end, and what is wrong with the next one's length, if it is."""
     starts: list[int] = []
     ends: list[int] = []
-    at = 0
     most = len(view)
     while most - at >= HEADER_BYTES:
         length = _length(bytes(view[at : at + HEADER_BYTES]))
@@ -114,12 +166,32 @@ def _length(header: bytes) -> int | None:
     return int.from_bytes(header[:8], "little")
 
 
-def _crcs(view: memoryview, starts: list[int], ends: list[int]) -> npt.NDArray[Any]:
+@lru_cache(maxsize=1)
+def _crc_tables() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """A CRC is linear: what each value of each of the low four bytes adds to that of a length of 0."""
+    zero = crc32c(bytes(8))
+    table = [[crc32c((value << 8 * place).to_bytes(8, "little")) ^ zero for value in range(256)] for place in range(4)]
+    return np.array(table, dtype=np.uint32), np.array([zero], dtype=np.uint32)
+
+
+def _length_crcs(lengths: Ints) -> npt.NDArray[np.uint32]:
+    """The masked CRC of each length, below 2^32, as its header has it: uint32 [n]."""
+    table, crcs = _crc_tables()
+    for place in range(4):
+        crcs = crcs ^ table[place][lengths >> 8 * place & 0xFF]
+    return _masked(crcs)
+
+
+def _masked(crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    return (crcs >> np.uint32(15) | crcs << np.uint32(17)) + np.uint32(0xA282EAD8)
+
+
+def _crcs(view: memoryview, batch: Batch) -> npt.NDArray[np.uint32]:
     """The masked CRC of each Example: uint32 [n]."""
-    crcs = [crc32c(view[start:end]) for start, end in zip(starts, ends, strict=True)]
-    plain = np.array(crcs, dtype=np.uint32)
-    return (plain >> np.uint32(15) | plain << np.uint32(17)) + np.uint32(0xA282EAD8)
+    spans = zip(batch.starts.tolist(), batch.ends.tolist(), strict=True)
+    crcs = (crc32c(view[start:end]) for start, end in spans)
+    return _masked(np.fromiter(crcs, dtype=np.uint32, count=len(batch.starts)))
 
 
-def _stored_crcs(batch: Batch) -> npt.NDArray[Any]:
-    return batch.data[batch.ends[:, None] + np.arange(FOOTER_BYTES)].view("<u4")[:, 0]
+def _stored_crcs(batch: Batch) -> npt.NDArray[np.uint32]:
+    return rows(batch.data, batch.ends, FOOTER_BYTES).view("<u4")[:, 0]

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pileshard.audit.framing import rows
 from pileshard.format.record import example_head, parse_example
 
 Ints = npt.NDArray[np.int64]
 
 #: Bytes that the numbers of an input, a line and a part may take here; longer ones are parsed one by one.
 _WIDEST = (4, 6, 4)
+#: Bytes that a length may take here: enough for any Example there can be.
+_WIDEST_LENGTH = 3
+_NO_SHAPE = (1 << 16) - 1  # no shape has this code: they are less than 4 * 6 * 4 * 3^5
 _NAMES = (b"input", b"line", b"part")
+_KEY_BYTES = 8  # 0a 06 "tokens"
 _LARGEST = (1 << 63) - 1
 
 
@@ -57,12 +62,12 @@ def parse_heads(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> Heads:
     columns = [np.zeros(count, dtype=np.int64) for _ in range(4)]
     heads = Heads(columns[0], columns[1], columns[2], columns[3], np.zeros(count, dtype=bool), {})
     shapes = _shapes(data, starts, ends - starts)
-    codes = shapes @ (np.int64(11) ** np.arange(shapes.shape[1]))
-    order = np.argsort(codes, kind="stable")
-    bounds = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), count]
+    order = np.argsort(shapes.codes, kind="stable")  # 16 bits: in linear time
+    ordered = shapes.codes[order]
+    bounds = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), count]
     for first, last in pairwise(bounds):
-        if first < last and shapes[order[first], 0]:
-            _take_shape(data, starts, ends, order[first:last], tuple(shapes[order[first]].tolist()), heads)
+        if first < last and ordered[first] != _NO_SHAPE:
+            _take_shape(data, starts, ends, order[first:last], shapes, heads)
     for number in np.flatnonzero(~heads.good).tolist():
         _take_alone(data, int(starts[number]), int(ends[number]), number, heads)
     return heads
@@ -80,8 +85,8 @@ def _strip(totals: Ints) -> tuple[Ints, Ints]:
     return inner, np.where((inner >= 0) & (_varint_bytes(inner) == width), width, 0)
 
 
-def _lengths(sizes: Ints, entries: Ints) -> tuple[list[Ints], list[Ints]]:
-    """The five lengths around the entries and the tokens, and the bytes each takes (0 where there is no such length).
+def _length_widths(sizes: Ints, entries: Ints) -> list[Ints]:
+    """Bytes that the five lengths around the entries and the tokens take; 0 where there is no such length.
 
     Args:
       sizes: int64 [n], bytes of the Examples.
@@ -89,93 +94,124 @@ def _lengths(sizes: Ints, entries: Ints) -> tuple[list[Ints], list[Ints]]:
     """
     features, features_width = _strip(sizes)
     entry, entry_width = _strip(features - entries)
-    feature, feature_width = _strip(entry - 8)  # the key: 0a 06 "tokens"
+    feature, feature_width = _strip(entry - _KEY_BYTES)
     value_list, list_width = _strip(feature)
-    tokens, tokens_width = _strip(value_list)
-    return [features, entry, feature, value_list, tokens], [
-        features_width,
-        entry_width,
-        feature_width,
-        list_width,
-        tokens_width,
-    ]
+    _, tokens_width = _strip(value_list)
+    return [features_width, entry_width, feature_width, list_width, tokens_width]
 
 
-def _shapes(data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints) -> Ints:
-    """Bytes of each varint: of input, line, part and the five lengths, int64 [n, 8]; all 0 where it cannot be."""
+class _Shapes(NamedTuple):
+    """What heads of n records must look like, by their sizes and the bytes that their numbers take."""
+
+    codes: npt.NDArray[np.uint16]  # one number for each shape, or _NO_SHAPE
+    widths: list[Ints]  # of the varints of input, line, part and the five lengths, each [n]
+
+
+def _shapes(data: npt.NDArray[np.uint8], starts: Ints, sizes: Ints) -> _Shapes:
     last = len(data) - 1
     at = starts + 1 + _strip(sizes)[1]
     begin = at
     widths: list[Ints] = []
     fits = np.ones(len(starts), dtype=bool)
+    codes = np.zeros(len(starts), dtype=np.int64)
     for name, widest in zip(_NAMES, _WIDEST, strict=True):
-        width = data[np.minimum(at + 9 + len(name), last)].astype(np.int64)
-        fits &= (width >= 1) & (width <= widest)
-        width = np.clip(width, 1, widest)
+        found = data[np.minimum(at + 9 + len(name), last)].astype(np.int64)
+        width = np.minimum(np.maximum(found, 1), widest)
+        fits &= width == found
         widths.append(width)
+        codes = codes * widest + (width - 1)
         at = at + 10 + len(name) + width
-    _, length_widths = _lengths(sizes, at - begin)
+    length_widths = _length_widths(sizes, at - begin)
     for width in length_widths:
-        fits &= width > 0
-    return np.stack([*widths, *length_widths], axis=1) * fits[:, None]
+        fits &= (width > 0) & (width <= _WIDEST_LENGTH)
+        codes = codes * _WIDEST_LENGTH + (width - 1)
+    return _Shapes(np.where(fits, codes, _NO_SHAPE).astype(np.uint16), [*widths, *length_widths])
 
 
-class _Columns(NamedTuple):
-    """An Example's head of one shape: its bytes, with any numbers in the varints, and where those begin."""
+class _Form(NamedTuple):
+    """An Example's head of one shape.
 
-    head: npt.NDArray[np.uint8]
+    Attributes:
+      head: its bytes as uint64, padded, the varints' without their 7 bits of value.
+      mask: the bits that are the same in all of them, as uint64.
+      size: bytes of the head.
+      numbers: where the varints of input, line and part begin.
+      lengths: where the varints of the five lengths begin.
+      before: bytes of the Example that each of these lengths does not count.
+    """
+
+    head: npt.NDArray[np.uint64]
+    mask: npt.NDArray[np.uint64]
+    size: int
     numbers: tuple[int, ...]
     lengths: tuple[int, ...]
+    before: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
-def _columns(shape: tuple[int, ...]) -> _Columns:
-    head = bytearray()
-    numbers, lengths = [], []
-    lengths.append(1)
-    head += b"\x0a" + bytes(shape[3])
+def _form(shape: tuple[int, ...]) -> _Form:
+    head, mask = bytearray(), bytearray()
+    numbers: list[int] = []
+    lengths: list[int] = []
+
+    def put(literal: bytes) -> None:
+        head.extend(literal)
+        mask.extend(b"\xff" * len(literal))
+
+    def put_varint(places: list[int], width: int) -> None:
+        places.append(len(head))
+        head.extend(b"\x80" * (width - 1) + b"\0")
+        mask.extend(b"\x80" * width)
+
+    put(b"\x0a")
+    put_varint(lengths, shape[3])
     for name, width in zip(_NAMES, shape[:3], strict=True):
-        value = bytes((0x0A, width)) + bytes(width)
-        value = bytes((0x1A, len(value))) + value
-        entry = bytes((0x0A, len(name))) + name + bytes((0x12, len(value))) + value
-        head += bytes((0x0A, len(entry))) + entry
-        numbers.append(len(head) - width)
+        value = bytes((0x1A, 2 + width, 0x0A, width))
+        feature = bytes((0x0A, len(name))) + name + bytes((0x12, len(value) + width)) + value
+        put(bytes((0x0A, len(feature) + width)) + feature)
+        put_varint(numbers, width)
     for before, width in zip((b"\x0a", b"\x0a\x06tokens\x12", b"\x0a", b"\x0a"), shape[4:], strict=True):
-        head += before
-        lengths.append(len(head))
-        head += bytes(width)
-    return _Columns(np.frombuffer(bytes(head), dtype=np.uint8), tuple(numbers), tuple(lengths))
+        put(before)
+        put_varint(lengths, width)
+    size = len(head)
+    ends = [at + width for at, width in zip(lengths, shape[3:], strict=True)]
+    padding = bytes(-size % 8)
+    words = [np.frombuffer(bytes(part) + padding, dtype=np.uint64) for part in (head, mask)]
+    return _Form(words[0], words[1], size, tuple(numbers), tuple(lengths), tuple(ends))
 
 
-def _put_varint(out: npt.NDArray[Any], at: int, width: int, values: Ints) -> None:
-    for place in range(width):
-        out[:, at + place] = (values >> 7 * place & 0x7F) | (0x80 if place + 1 < width else 0)
+def _varints(found: npt.NDArray[np.uint8], at: int, width: int) -> Ints:
+    """The values of varints in the columns from `at`: int64 [n]."""
+    values = found[:, at].astype(np.int64) & 0x7F
+    for place in range(1, width):
+        values |= (found[:, at + place].astype(np.int64) & 0x7F) << 7 * place
+    return values
 
 
 def _take_shape(
-    data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, numbers: Ints, shape: tuple[int, ...], heads: Heads
+    data: npt.NDArray[np.uint8], starts: Ints, ends: Ints, numbers: Ints, shapes: _Shapes, heads: Heads
 ) -> None:
     """Parses the records of one shape, by their numbers."""
-    columns = _columns(shape)
-    long = len(columns.head)
+    shape = tuple(int(width[numbers[0]]) for width in shapes.widths)
+    form = _form(shape)
+    width = 8 * len(form.head)
     first = starts[numbers]
-    found = data[np.minimum(first[:, None] + np.arange(long), len(data) - 1)]
-    wanted = np.tile(columns.head, (len(numbers), 1))
-    same = np.ones(len(numbers), dtype=bool)
-    for at, width, into in zip(columns.numbers, shape[:3], (heads.input, heads.line, heads.part), strict=True):
-        values = np.zeros(len(numbers), dtype=np.int64)
-        for place in range(width):
-            values |= (found[:, at + place].astype(np.int64) & 0x7F) << 7 * place
-        _put_varint(wanted, at, width, values)
-        same &= (values >> 7 * (width - 1) > 0) | (width == 1)  # else it would take fewer bytes
+    within = first + width <= len(data)
+    if not within.all():  # at the end of the memory: these are left to be taken alone
+        numbers, first = numbers[within], first[within]
+    found = rows(data, first, width)
+    words = (found.view(np.uint64) ^ form.head) & form.mask
+    same = np.bitwise_or.reduce(words, axis=1) == 0
+    for at, width, into in zip(form.numbers, shape[:3], (heads.input, heads.line, heads.part), strict=True):
+        values = _varints(found, at, width)
+        if width > 1:
+            same &= values >> 7 * (width - 1) > 0  # else it would take fewer bytes
         into[numbers] = values
-    entries = sum(10 + len(name) + width for name, width in zip(_NAMES, shape[:3], strict=True))
     sizes = ends[numbers] - first
-    lengths, _ = _lengths(sizes, np.int64(entries))  # type: ignore[arg-type]
-    for at, width, values in zip(columns.lengths, shape[3:], lengths, strict=True):
-        _put_varint(wanted, at, width, values)
-    heads.tokens_at[numbers] = long
-    heads.good[numbers] = same & (found == wanted).all(axis=1) & (sizes >= long)
+    for at, width, before in zip(form.lengths, shape[3:], form.before, strict=True):
+        same &= _varints(found, at, width) == sizes - before
+    heads.tokens_at[numbers] = form.size
+    heads.good[numbers] = same & (sizes >= form.size)
 
 
 def _take_alone(data: npt.NDArray[np.uint8], start: int, end: int, number: int, heads: Heads) -> None:

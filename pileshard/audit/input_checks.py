@@ -97,6 +97,11 @@ class Sample(msgspec.Struct, frozen=True):
         """Whether no document is left out."""
         return self.limit == _MASK
 
+    @property
+    def share(self) -> float:
+        """About which part of the documents is chosen, 0 to 1."""
+        return self.limit / _MASK
+
     def choose(self, identities: U64) -> npt.NDArray[np.int64]:
         """Positions of the chosen ones."""
         if self.everything:

@@ -13,7 +13,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from pileshard.audit.input_checks import Sample
 from pileshard.audit.items import AuditItem, Auditor, ItemResult, Task
+from pileshard.audit.report import Level
 from pileshard.errors import PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.storage import Storage
@@ -21,6 +23,8 @@ from pileshard.format.storage import Storage
 #: Shards are checked side by side: hashing and numpy leave Python's lock, and a remote store answers slowly.
 _MOST_THREADS = 16
 _POLL_SECONDS = 0.5
+_SECONDS_WORTH_THREADS = 0.1
+_SECONDS_WORTH_PROCESSES = 10.0
 
 
 def do_items(
@@ -40,7 +44,32 @@ def do_items(
     """
     if workers is not None and min(workers, len(items)) > 1:
         return _in_processes(task, items, min(workers, len(items)), on_bytes)
-    return _in_threads(Auditor(task, manifest), items, on_bytes)
+    auditor = Auditor(task, manifest)
+    if auditor.storage.is_local and _seconds(manifest, task.level, task.sample) < _SECONDS_WORTH_THREADS:
+        return (auditor.do(item, on_bytes) for item in items)
+    return _in_threads(auditor, items, on_bytes)
+
+
+def useful_workers(storage: Storage, manifest: Manifest, level: Level, sample: Sample) -> int | None:
+    """Processes that are worth their start: one a core, or None for threads.
+
+    Threads wait for a remote store as well as processes do; what they cannot share is Python's work on records.
+    """
+    if not storage.is_local and level != "deep":
+        return None
+    cores = os.cpu_count() or 1
+    return cores if cores > 1 and _seconds(manifest, level, sample) > _SECONDS_WORTH_PROCESSES else None
+
+
+def _seconds(manifest: Manifest, level: Level, sample: Sample) -> float:
+    """About how long one core works on an audit."""
+    if level == "quick":
+        return 0.0
+    seconds = sum(shard.size for shard in manifest.shards) / 200e6
+    if level == "deep":
+        seconds += sum(entry.size for entry in manifest.inputs) / 30e6
+        seconds += sample.share * manifest.text_bytes / 2.5e6
+    return seconds
 
 
 def _in_threads(auditor: Auditor, items: Sequence[AuditItem], on_bytes: Callable[[int], None]) -> Iterator[ItemResult]:

@@ -21,6 +21,9 @@ from pileshard.format.storage import Storage
 #: Faults listed for one file, beside those of its hash and totals; one that is damaged all over needs no more.
 MOST_FAULTS = 100
 
+#: Pieces joined at a time: many small objects at once cost more in page faults than what they hold.
+_JOINED = 512
+
 
 class _Records(NamedTuple):
     """What matters of records across batches, one row each."""
@@ -39,6 +42,16 @@ class _Records(NamedTuple):
 
 #: Before the first record: as if a document had just ended.
 _BEGIN = _Records._make(np.array([value]) for value in (0, True, -1, -1, -1, 1, True))
+
+
+def _joined(batch: Batch, begins: Ints, ends: Ints) -> bytes:
+    """The bytes of a batch from each begin to its end, one after another."""
+    view = memoryview(batch.data)  # type: ignore[arg-type]
+    spans = list(zip(begins.tolist(), ends.tolist(), strict=True))
+    parts = []
+    for at in range(0, len(spans), _JOINED):
+        parts.append(b"".join([view[begin:end] for begin, end in spans[at : at + _JOINED]]))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class ShardReading:
@@ -88,7 +101,8 @@ class ShardReading:
         longest = LONGEST_HEAD + RECORD_TOKENS * self._dtype.itemsize
         try:
             with self._storage.open(self._shard.path) as file:
-                for batch in read_batches(file, longest, on_block, self._fault):
+                offsets = self._index.offsets if self._index is not None else None
+                for batch in read_batches(file, longest, on_block, self._fault, offsets, self._shard.size):
                     self._take(batch)
         except OSError as error:
             self._add(FaultKind.UNREADABLE, str(error))
@@ -143,9 +157,7 @@ class ShardReading:
         """Checks all ids of a batch; returns which records end in the end-of-document id, bool [n]."""
         width = self._dtype.itemsize
         eod = self._manifest.eod_id
-        view = memoryview(batch.data)  # type: ignore[arg-type]
-        spans = zip(begins.tolist(), (begins + counts * width).tolist(), strict=True)
-        ids = np.frombuffer(b"".join([view[begin:end] for begin, end in spans]), dtype=self._dtype)
+        ids = np.frombuffer(_joined(batch, begins, begins + counts * width), dtype=self._dtype)
         after = np.cumsum(counts)  # of each record's ids in `ids`
 
         def where(at: int) -> int:

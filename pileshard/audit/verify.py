@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pileshard.audit.input_checks import Sample, Tally, check_tallies
 from pileshard.audit.items import AuditItem, InputItem, ItemResult, ShardItem, ShardResult, Task, item_bytes, plan_items
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
-from pileshard.audit.pool import do_items
+from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.rejected_checks import check_rejected
 from pileshard.audit.report import Fault, FaultKind, Level, Report
 from pileshard.errors import DatasetError, OptionError, PileshardError
@@ -38,7 +38,7 @@ def verify(
     *,
     sample: int | Literal["all"] = 1000,
     sample_seed: int = 0,
-    workers: int | None = None,
+    workers: int | Literal["auto"] | None = None,
     engine: Engine | None = None,
 ) -> Report:
     """Checks a dataset.
@@ -54,8 +54,9 @@ def verify(
       sample: about how many documents the level `deep` tokenizes again (2.5 MB/s a core), or "all". An input is one
         compressed stream, so each is read whole, once, however few are chosen.
       sample_seed: another seed chooses other documents; the choice depends on nothing else.
-      workers: processes over shards and inputs; None: threads of this process. As with all of Python's processes, a
-        script that asks for them needs `if __name__ == "__main__"`.
+      workers: processes over shards and inputs; None: threads of this process; "auto": a process for each core where
+        the work takes longer than they take to start. As with all of Python's processes, a script that asks for them
+        needs `if __name__ == "__main__"`.
       engine: what does the items instead of these (Beam).
 
     Returns:
@@ -70,7 +71,7 @@ def verify(
         raise OptionError(f"level {level!r} is none of {', '.join(get_args(Level))}")
     if sample != "all" and (not isinstance(sample, int) or sample < 1):
         raise OptionError(f'sample {sample!r} is neither a number of documents nor "all"')
-    if workers is not None and workers < 1:
+    if isinstance(workers, int) and workers < 1:
         raise OptionError(f"workers {workers} is not a number of processes: 1 or more")
     storage = open_storage(path, storage_options)
     audit = Audit(storage, level, None if sample == "all" else sample, sample_seed, workers)
@@ -127,7 +128,7 @@ class Audit:
       level: how much is checked.
       sample: documents to tokenize again, None for all.
       sample_seed: of that choice.
-      workers: processes, or None.
+      workers: processes, None or "auto".
       only: paths of shards and indexes; no other shards are read. None: all.
     """
 
@@ -137,7 +138,7 @@ class Audit:
         level: Level,
         sample: int | None = None,
         sample_seed: int = 0,
-        workers: int | None = None,
+        workers: int | Literal["auto"] | None = None,
         only: Collection[str] | None = None,
     ) -> None:
         self.storage = storage
@@ -168,7 +169,10 @@ class Audit:
         count, seed = self._sample
         sample = Sample.of(count, sum(entry.accepted for entry in manifest.inputs), seed)
         task = Task(url=self.storage.url, storage_options=self.storage.options, level=level, sample=sample)
-        items = plan_items(manifest, level, sample, self._workers or 1)
+        workers = self._workers
+        if workers == "auto":
+            workers = useful_workers(self.storage, manifest, level, sample)
+        items = plan_items(manifest, level, sample, workers or 1)
         if self._only is not None:
             items = [item for item in items if self._wanted(manifest, item)]
         progress = _Progress(sum(item_bytes(manifest, item, level) for item in items))
@@ -176,7 +180,7 @@ class Audit:
             if engine is not None:
                 results = engine(task, manifest, items, progress.add)
             else:
-                results = do_items(task, manifest, items, self._workers, progress.add)
+                results = do_items(task, manifest, items, workers, progress.add)
             self._gather(manifest, sample, items, results)
         finally:
             progress.close()
@@ -210,8 +214,8 @@ class Audit:
 
     def _manifest(self) -> Manifest | None:
         try:
-            manifest = Manifest.read(self.storage)
-            data = self.storage.read_bytes(MANIFEST)
+            data = Manifest.read_bytes(self.storage)
+            manifest = Manifest.from_bytes(data, self.storage.url_of(MANIFEST))
         except (DatasetError, OSError) as error:
             self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=REMEDY))
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from pileshard.commands.options import add_storage_options, parse_storage_options
 from pileshard.errors import OptionError
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="processes over shards and inputs (default: one with threads; level deep: this machine's cores)",
+        help="processes over shards and inputs (default: one a core where the work is long enough, else threads)",
     )
     argument("--beam", action="store_true", help="let Apache Beam do the work")
     argument(
@@ -58,13 +58,12 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     if args.sample != "all" and not args.sample.isdecimal():
         raise OptionError(f"--sample {args.sample!r} is neither a number of documents nor all")
     storage_options = parse_storage_options(args.storage_option)
-    workers = args.workers
-    if workers is None and (args.level == "deep" or args.beam or beam_args):
-        workers = os.cpu_count() or 1
+    workers: int | Literal["auto"] = "auto" if args.workers is None else args.workers
     engine = None
     if args.beam or beam_args:
         from beam_jobs.audit_pipeline import beam_engine
 
+        workers = args.workers if args.workers is not None else os.cpu_count() or 1
         engine = beam_engine(args.temp_url, beam_args, workers)
     report = verify(
         args.url,

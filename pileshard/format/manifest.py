@@ -265,15 +265,22 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         Raises:
           DatasetError: there is none (also: an unfinished build), or it cannot be used.
         """
-        name = storage.url_of(MANIFEST)
+        return Manifest.from_bytes(Manifest.read_bytes(storage), storage.url_of(MANIFEST))
+
+    @staticmethod
+    def read_bytes(storage: Storage) -> bytes:
+        """The file of a dataset's manifest.
+
+        Raises:
+          DatasetError: there is none (also: an unfinished build).
+        """
         try:
-            data = storage.read_bytes(MANIFEST)
+            return storage.read_bytes(MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             hint = "no dataset there"
             if storage.exists("_build"):
                 hint = "the build is not finished; run the same `pileshard build` command again"
-            raise DatasetError(f"{name}: not found ({hint})") from None
-        return Manifest.from_bytes(data, name)
+            raise DatasetError(f"{storage.url_of(MANIFEST)}: not found ({hint})") from None
 
 
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import tracemalloc
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,9 @@ from tests.audit.forge import framed
 LONGEST = 200
 
 
-def _walk(data: bytes, read_bytes: int) -> tuple[list[tuple[int, bytes]], list[tuple[FaultKind, int]], bytes]:
+def _walk(
+    data: bytes, read_bytes: int, offsets: list[int] | None = None, size: int = 1 << 40
+) -> tuple[list[tuple[int, bytes]], list[tuple[FaultKind, int]], bytes]:
     records: list[tuple[int, bytes]] = []
     faults: list[tuple[FaultKind, int]] = []
     blocks: list[bytes] = []
@@ -30,6 +34,8 @@ def _walk(data: bytes, read_bytes: int) -> tuple[list[tuple[int, bytes]], list[t
             LONGEST,
             lambda block: blocks.append(bytes(block)),
             lambda kind, _, offset: faults.append((kind, offset)),
+            None if offsets is None else np.array(offsets, dtype=np.uint64),
+            size,
         ):
             for offset, start, end in zip(batch.offsets.tolist(), batch.starts, batch.ends, strict=True):
                 records.append((offset, batch.data[start:end].tobytes()))
@@ -53,6 +59,55 @@ def test_damage_is_found_alike_however_the_file_is_read(payloads: list[bytes], d
     whole = _walk(bytes(data), 10_000)
     assert len(whole[1]) == 1
     assert _walk(bytes(data), draw.draw(st.integers(1, 300))) == whole
+
+
+def _offsets(payloads: list[bytes]) -> list[int]:
+    return [0, *itertools.accumulate(len(payload) + 16 for payload in payloads)]
+
+
+@given(st.lists(st.binary(max_size=LONGEST), max_size=12), st.integers(1, 2000), st.data())
+def test_no_index_changes_what_is_found(payloads: list[bytes], read_bytes: int, draw: st.DataObject) -> None:
+    data = bytearray(b"".join(framed(payload) for payload in payloads))
+    if data and draw.draw(st.booleans()):
+        data[draw.draw(st.integers(0, len(data) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    if draw.draw(st.booleans()):
+        data = data[: draw.draw(st.integers(0, len(data)))]
+    offsets = _offsets(payloads)
+    change = draw.draw(st.sampled_from(["none", "one", "some", "order", "short", "long", "any"]))
+    if change == "one":
+        offsets[draw.draw(st.integers(0, len(offsets) - 1))] += draw.draw(st.integers(1, 40))
+    elif change == "some":
+        offsets = [max(0, offset + draw.draw(st.integers(-17, 17))) for offset in offsets]
+    elif change == "order":
+        offsets = draw.draw(st.permutations(offsets))
+    elif change == "short":
+        offsets = offsets[: draw.draw(st.integers(0, len(offsets)))]
+    elif change == "long":
+        offsets += [offsets[-1] + 16 * more for more in range(1, 9)]
+    elif change == "any":
+        offsets = draw.draw(st.lists(st.integers(0, 2**64 - 1), max_size=20))
+    plain = _walk(bytes(data), 10_000)
+    assert _walk(bytes(data), read_bytes, offsets) == plain
+    assert _walk(bytes(data), read_bytes, offsets, size=draw.draw(st.integers(0, 300))) == plain
+
+
+@given(st.lists(st.binary(max_size=LONGEST), max_size=12), st.integers(1, 2000))
+def test_records_that_the_index_foretells_are_not_walked_one_by_one(payloads: list[bytes], read_bytes: int) -> None:
+    data = b"".join(framed(payload) for payload in payloads)
+    asked: list[bytes] = []
+    with pytest.MonkeyPatch.context() as patch:
+        length = framing._length
+        patch.setattr(framing, "_length", lambda header: asked.append(header) or length(header))
+        assert [payload for _, payload in _walk(data, read_bytes, _offsets(payloads))[0]] == payloads
+    assert len(asked) <= len(data) // read_bytes  # those alone that a block ends in
+
+
+@pytest.mark.parametrize("bit", range(64, 96))
+def test_every_bit_of_the_crc_of_a_length_counts(bit: int) -> None:
+    payloads = [b"one", b"two two", b""]
+    data = bytearray(b"".join(framed(payload) for payload in payloads))
+    data[_offsets(payloads)[1] + bit // 8] ^= 1 << bit % 8
+    assert _walk(bytes(data), 10_000, _offsets(payloads))[1] == [(FaultKind.FRAMING, _offsets(payloads)[1])]
 
 
 @given(st.binary(max_size=500), st.integers(1, 100))
