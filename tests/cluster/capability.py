@@ -42,7 +42,8 @@ def no_hosts() -> str:
         if not shutil.which(command):
             return f"needs {command} (Debian: iproute2, util-linux)"
     spaces = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    script = "ip link add a type veth peer name b && ip link add c type bridge && ip link set a master c"
+    links = ("add port1 type veth peer name port2", "add bridge type bridge", "set port1 master bridge")
+    script = " && ".join(f"ip link {link}" for link in links)
     tried = subprocess.run([*spaces, "sh", "-c", script], capture_output=True, text=True, check=False)
     if tried.returncode:
         return f"needs network namespaces with veth and a bridge ({tried.stderr.strip() or tried.returncode})"
@@ -50,3 +51,4 @@ def no_hosts() -> str:
 
 
 needs_mounts = pytest.mark.skipif(bool(no_mounts()), reason=f"this machine {no_mounts()}")
+needs_hosts = pytest.mark.skipif(bool(no_hosts()), reason=f"this machine {no_hosts()}")

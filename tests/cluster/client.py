@@ -122,11 +122,12 @@ class Client:
         self.calls[operation] += 1
         if self.latency:
             time.sleep(self.latency)
-        fault = self.plan.decide(operation, *paths)
+        plan = self.plan
+        fault = plan.decide(operation, *paths)
         if fault is None or fault.error == "short" or fault.done:
             return fault
         if fault.error == "hang":
-            time.sleep(fault.seconds)
+            plan.over.wait(fault.seconds)
             return None
         raise OSError(getattr(errno, fault.error), operation)
 
@@ -393,7 +394,8 @@ def _command(client: Client, command: dict[str, Any]) -> dict[str, Any]:
             client.cache.seconds = command["cache"]
             client.cache.clear()
     elif name == "plan":
-        client.plan = Plan([Fault(**rule) for rule in command["rules"]])
+        before, client.plan = client.plan, Plan([Fault(**rule) for rule in command["rules"]])
+        before.over.set()
     elif name == "injected":
         return {"injected": [vars(injected) for injected in client.plan.injected]}
     elif name == "calls":

@@ -27,7 +27,7 @@ class Fault:
       operation: one of OPERATIONS, or "*".
       path: a pattern (fnmatch) for the path below the mount; a rename is matched by its source or its target.
       error: the name of an error number ("EIO", "ESTALE", "ENOSPC", "EDQUOT", "EEXIST", ...); or "short": a read or
-        write of half the bytes; or "hang": the operation waits for `seconds`, then succeeds.
+        write of half the bytes; or "hang": the operation waits for `seconds`, or for another plan, then succeeds.
       count: at most so many times in all.
       done: the operation is done first, then reported as failed: a rename that took place and gives ENOENT.
       skip: so many matching operations pass before the first that fails.
@@ -76,6 +76,7 @@ class Plan:
       reads: whether it has rules for reads. Files that are opened then are read past the page cache, so that each
         fault reaches the program: else the kernel reads ahead, and again where that failed.
       injected: the faults that took place, in order.
+      over: set when another plan takes its place.
     """
 
     def __init__(self, rules: list[Fault]) -> None:
@@ -88,6 +89,7 @@ class Plan:
         self._row: Counter[tuple[str, str]] = Counter()
         self._rest = 0
         self.injected: list[Injected] = []
+        self.over = threading.Event()
 
     def decide(self, operation: str, *paths: str) -> Fault | None:
         """The fault of an operation on one path, or on two."""

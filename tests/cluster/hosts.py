@@ -94,13 +94,16 @@ class Switch(Held):
         setup = "ip link add bridge type bridge && ip link set bridge up"
         super().__init__(["--net", "--mount", "--pid", "--mount-proc"], setup)
 
-    def _ip(self, *arguments: str) -> None:
+    def _ip(self, *arguments: str, check: bool = True) -> None:
         command = ["nsenter", f"--net=/proc/{self.pid}/ns/net", "ip", *arguments]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
+        if check and done.returncode:
+            raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
     def plug(self, number: int, pid: int) -> None:
         """Joins a host: its end of the cable is `eth0` in the network namespace of a process."""
         port = f"port{number}"
+        self._ip("link", "delete", port, check=False)  # the cable of a host that died may be there still
         self._ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         self._ip("link", "set", port, "master", "bridge")
         self._ip("link", "set", port, "up")
@@ -108,9 +111,6 @@ class Switch(Held):
     def cut(self, number: int) -> None:
         """Pulls a host's cable: what it sends and what is sent to it is lost, and nobody is told."""
         self._ip("link", "set", f"port{number}", "down")
-
-    def mend(self, number: int) -> None:
-        self._ip("link", "set", f"port{number}", "up")
 
 
 class Program:
@@ -166,6 +166,10 @@ class Host:
         self._held: Held | None = None
         self._programs: list[Program] = []
         self.start()
+
+    @property
+    def running(self) -> bool:
+        return self._held is not None
 
     def start(self) -> None:
         assert self._held is None

@@ -18,7 +18,7 @@ PATIENCE = 240.0
 _DASK = {
     # A worker whose host vanished is noticed after these; the defaults are minutes.
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "30 s",
-    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "15 s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11 s",
     # A worker that is busy for long on a loaded machine is no reason to give it up.
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "20",
 }
@@ -37,24 +37,40 @@ class Lab:
     hosts: list[Host]
     export: Export
     disk: Path
-    _workers: dict[int, Program] = field(default_factory=dict)
+    _dask: dict[str, Program] = field(default_factory=dict)
 
     @property
     def scheduler(self) -> str:
+        """Address of the Dask scheduler, on the first host."""
         return f"tcp://{self.hosts[0].address}:8786"
 
     def attach(self, host: Host) -> None:
         host.attach(self.export)
 
-    def start_scheduler(self) -> None:
-        host = self.hosts[0]
-        arguments = ["-m", "dask", "scheduler", "--host", host.address, "--port", "8786", "--no-dashboard"]
-        host.start_python("scheduler", *arguments, environment=_DASK)
+    def heal(self) -> None:
+        """Starts what is dead, ends what mounts were told to do, and waits for the cluster to be whole."""
+        self.export.start()
+        for host in self.hosts:
+            if not host.running:
+                host.start()
+            if host.mount is None:
+                self.attach(host)
+            assert host.mount is not None
+            host.mount.set(latency=0.0, cache=0.0, timeout=None)
+            host.mount.faults.clear()
+        alpha, *others = self.hosts
+        scheduler = ["scheduler", "--host", alpha.address, "--port", "8786"]
+        self._start_dask(alpha, *scheduler)
+        for host in others:
+            worker = ["worker", self.scheduler, "--host", host.address, "--nworkers", "1", "--nthreads", "1"]
+            self._start_dask(host, *worker, "--memory-limit", "0")
+        self.wait_for_workers(len(others))
 
-    def start_worker(self, host: Host) -> Program:
-        arguments = ["-m", "dask", "worker", self.scheduler, "--host", host.address, "--nthreads", "1"]
-        more = ["--nworkers", "1", "--no-dashboard", "--memory-limit", "0"]
-        return host.start_python("worker", *arguments, *more, environment=_DASK)
+    def _start_dask(self, host: Host, role: str, *arguments: str) -> None:
+        program = self._dask.get(host.name)
+        if program is None or not program.running:
+            command = ["-m", "dask", role, *arguments, "--no-dashboard"]
+            self._dask[host.name] = host.start_python(role, *command, environment=_DASK)
 
     def wait_for_workers(self, count: int) -> None:
         """Waits until the scheduler knows exactly so many workers."""
@@ -68,23 +84,22 @@ class Lab:
         )
         self.hosts[0].python("-c", script)
 
-    def start_build(self, host: Host, output: str, *more: str, engine: str = "dask", name: str = "build") -> Program:
-        """Starts a build of the inputs on the shared directory from a host."""
+    def start_build(self, host: Host, output: str, *more: str) -> Program:
+        """Starts a build of the inputs on the shared directory, driven from a host."""
         arguments = ["-m", "beam_jobs.build", "--input", SHARED / "inputs/*.zst", "--output", SHARED / output]
         arguments += ["--tokenizer", SHARED / "inputs/tokenizer.json", "--shard-bytes", "64KB", "--max-rejected", "1"]
-        beam = ["--", "--runner=DaskRunner", f"--dask_client_address={self.scheduler}"] if engine == "dask" else []
-        return host.start_python(name, *arguments, *more, *beam, environment=_DASK)
+        arguments += ["--parts-per-input", "2", "--run-bytes", "100000", *more]
+        beam = ["--", "--runner=DaskRunner", f"--dask_client_address={self.scheduler}"]
+        return host.start_python(f"build-{output}", *arguments, *beam, environment=_DASK)
 
 
-def wait_until(holds: Callable[[], object], program: Program | None = None) -> None:
-    """Waits until something holds, or a program that should make it so has ended."""
+def wait_until(holds: Callable[[], object], program: Program) -> None:
+    """Waits until something holds, which a program that is running makes so."""
     end = time.monotonic() + PATIENCE
     while not holds():
-        if program is not None and not program.running:
-            return
-        if time.monotonic() > end:
-            raise TimeoutError(program.printed()[-5000:] if program is not None else "in vain")
-        time.sleep(0.02)
+        assert program.running, f"it ended before: {program.printed()[-5000:]}"
+        assert time.monotonic() < end, f"in vain: {program.printed()[-5000:]}"
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -107,8 +122,4 @@ def laboratory(place: Path) -> Iterator[Lab]:
             hosts.append(host)
         export = Export(EXPORTED, hosts[0].address, prefix=hosts[0].prefix)
         stack.callback(export.kill)
-        export.start()
-        lab = Lab(hosts, export, disk)
-        for host in hosts:
-            lab.attach(host)
-        yield lab
+        yield Lab(hosts, export, disk)

@@ -124,7 +124,9 @@ class Export:
         self._process: _Process | None = None
 
     def start(self) -> None:
-        assert self._process is None
+        """Starts the server, where it is not running."""
+        if self._process is not None:
+            return
         arguments = [str(self.directory), self.host, str(self.port)]
         self._process = _Process("tests.cluster.export", arguments, self._prefix)
         self.port = self._process.greeting["port"]
