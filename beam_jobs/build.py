@@ -133,6 +133,7 @@ class _Driver:
             on_bad_input=options.on_bad_input,
             run_bytes=options.run_bytes,
             storage_options=options.storage_options,
+            retry_seconds=options.retry_seconds,
         )
         self.storage = self.job.storage()
 

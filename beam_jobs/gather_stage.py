@@ -17,12 +17,13 @@ from beam_jobs.reads import side_by_side
 from beam_jobs.runs import RunBuffer, read_buckets, read_rows, run_prefix
 from pileshard.errors import BuildError
 from pileshard.format.identity import pack_identity
+from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage
 
 _Slice = tuple[KeyRange, int, npt.NDArray[Any], npt.NDArray[Any]]
 
 
-def gather_item(job: Job, item: GatherItem, token_bytes: int) -> GatherReceipt:
+def gather_item(job: Job, item: GatherItem, token_bytes: int, retries: Retries | None = None) -> GatherReceipt:
     """Writes a run for each block of the item, and returns its receipt; the caller publishes it.
 
     A worker holds the documents of one block, about as much as a run.
@@ -31,12 +32,14 @@ def gather_item(job: Job, item: GatherItem, token_bytes: int) -> GatherReceipt:
       job: the job.
       item: a batch of runs, and blocks.
       token_bytes: bytes of a token on disk, 2 or 4.
+      retries: counts what was tried again.
 
     Raises:
       BuildError: a run is missing or cut off.
     """
     began = time.monotonic()
-    storage, temp = job.storage(), job.temp_storage()
+    storage = job.storage(retries)
+    temp = job.temp_storage(storage.retries)
     batch = msgspec.json.decode(storage.read_bytes(batch_path(item, item.batch)), type=list[BatchRun])
     blocks = msgspec.json.decode(storage.read_bytes(blocks_path(item)), type=list[list[KeyRange]])
     source = _Batch(temp, batch, np.dtype(f"<u{token_bytes}"))

@@ -6,6 +6,8 @@ import contextlib
 import gc
 import uuid
 
+import msgspec
+
 from beam_jobs.gather_stage import gather_item
 from beam_jobs.job import (
     FAILURES,
@@ -17,12 +19,15 @@ from beam_jobs.job import (
     MergeItem,
     MergeReceipt,
     TokenizeReceipt,
+    check_not_overtaken,
     receipt_path,
     write_json,
 )
 from beam_jobs.merge_stage import merge_item
 from beam_jobs.tokenize_stage import tokenize_item
-from pileshard.errors import PileshardError
+from pileshard.errors import BuildError, PileshardError, StorageError
+from pileshard.format.retry import Retries, describe
+from pileshard.format.secrets import redact
 from pileshard.format.storage import Storage
 
 Receipt = TokenizeReceipt | GatherReceipt | MergeReceipt
@@ -33,7 +38,8 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
 
     An error is left in a file for the driver before it is raised, since engines cut, wrap or lose its text.
     """
-    storage = job.storage()
+    retries = Retries()
+    storage = job.storage(retries)
     path = receipt_path(job.fingerprint, item)
     if storage.exists(path):
         return None
@@ -42,16 +48,19 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
     try:
         receipt: Receipt
         if isinstance(item, MergeItem):
-            receipt = merge_item(job, item, token_bytes, eod_id)
+            receipt = merge_item(job, item, token_bytes, eod_id, retries)
         elif isinstance(item, GatherItem):
-            receipt = gather_item(job, item, token_bytes)
+            receipt = gather_item(job, item, token_bytes, retries)
         else:
-            receipt = tokenize_item(job, item)
+            receipt = tokenize_item(job, item, retries)
+        receipt = msgspec.structs.replace(receipt, retries=retries.by_fault())
+        check_not_overtaken(storage, item)
         write_json(storage, path, receipt)
         return receipt
     except (PileshardError, OSError, MemoryError) as error:
         leave_failure(storage, item, error)
-        raise
+        # Engines log what is raised, and its text may be of foreign origin.
+        raise BuildError(sentence(error, item)) from None
     finally:
         if collecting:
             gc.enable()
@@ -59,14 +68,17 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
 
 def leave_failure(storage: Storage, item: Item, error: BaseException) -> None:
     """Leaves what went wrong with an item, in a sentence, for the driver."""
-    with contextlib.suppress(OSError):
-        failure = Failure(item=item.name, kind=type(error).__name__, message=_sentence(error, item))
+    with contextlib.suppress(OSError, PileshardError):
+        failure = Failure(item=item.name, kind=type(error).__name__, message=sentence(error, item))
         write_json(storage, f"{FAILURES}/{item.name}-{uuid.uuid4().hex[:12]}.json", failure)
 
 
-def _sentence(error: BaseException, item: Item) -> str:
+def sentence(error: BaseException, item: Item) -> str:
+    """What a person needs to know of an item's error."""
+    if isinstance(error, StorageError):
+        return redact(f"{error}; mend it and run the same command again, which continues the build")
     if isinstance(error, PileshardError):
-        return str(error)
+        return redact(str(error))
     if isinstance(error, OSError):
         return os_sentence(error, item.name)
     return f"{item.name}: out of memory; lower --run-bytes or give the worker more, and run the same command again"
@@ -75,13 +87,12 @@ def _sentence(error: BaseException, item: Item) -> str:
 def os_sentence(error: OSError, name: str) -> str:
     """What a person needs to know of an error of the system: the file (or else `name`), the reason, what to do."""
     where = error.filename or name
-    return f"{where}: {error.strerror or error}; mend it and run the same command again, which continues the build"
+    reason = error.strerror or describe(error)
+    return f"{where}: {reason}; mend it and run the same command again, which continues the build"
 
 
 def take_failures(storage: Storage) -> list[str]:
     """The failures that items left, removed as they are read."""
-    import msgspec
-
     messages = []
     for path in storage.files(FAILURES):
         with contextlib.suppress(OSError, msgspec.DecodeError):

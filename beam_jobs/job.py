@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from beam_jobs.inputs import InputFile
-from beam_jobs.options import EngineName, OnBadInput
+from beam_jobs.options import RETRY_SECONDS, EngineName, OnBadInput
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Options
-from pileshard.format.paths import BUILD
+from pileshard.format.paths import BUILD, MANIFEST
+from pileshard.format.retry import Retries, Retry
 from pileshard.format.storage import Storage
 
 JOB = f"{BUILD}/job.json"
@@ -69,14 +70,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_bytes: int
     storage_options: dict[str, Any]
     only: list[KeyRange] | None = None
+    retry_seconds: float = RETRY_SECONDS
 
-    def storage(self) -> Storage:
-        """The dataset's root."""
-        return Storage(self.output, self.storage_options)
+    def storage(self, retries: Retries | None = None) -> Storage:
+        """The dataset's root; what is tried again there is counted in `retries`."""
+        return Storage(self.output, self.storage_options, retry=self.retry, retries=retries)
 
-    def temp_storage(self) -> Storage:
-        """Where the runs lie."""
-        return Storage(self.temp_url, self.storage_options)
+    def temp_storage(self, retries: Retries | None = None) -> Storage:
+        """Where the runs lie. Half-written ones lie in a directory of this job: others may share the place."""
+        temp_dir = f"{runs_dir(self.fingerprint)}/tmp"
+        return Storage(self.temp_url, self.storage_options, retry=self.retry, retries=retries, temp_dir=temp_dir)
+
+    @property
+    def retry(self) -> Retry:
+        """How often and how long storage is tried where a fault may pass."""
+        return Retry.within(self.retry_seconds)
 
 
 class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
@@ -209,6 +217,7 @@ class MergeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_text_bytes: int = 0
     duplicates_identity_sum: int = 0
     seconds: float = 0.0
+    retries: dict[str, int] = {}
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,10 +228,25 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+def runs_dir(fingerprint: str) -> str:
+    """Where a job's runs lie below the temporary URL."""
+    return f"{BUILD}/runs-{fingerprint}"
+
+
 def receipt_path(job_fingerprint: str, item: Item) -> str:
     """Where an item's receipt lies. Its name holds the fingerprint: a receipt of another job is never taken for it."""
     digest = hashlib.sha256(job_fingerprint.encode() + msgspec.json.encode(item, order="deterministic")).hexdigest()
     return f"{RECEIPTS}/{item.name}-{digest[:12]}.json"
+
+
+def check_not_overtaken(storage: Storage, item: Item) -> None:
+    """Stops an attempt at an item that slept while another did it and the build was finished.
+
+    Raises:
+      BuildError: there is a manifest.
+    """
+    if storage.exists(MANIFEST):
+        raise BuildError(f"{item.name}: the dataset was finished by another attempt in the meantime; nothing is lost")
 
 
 def read_receipt(storage: Storage, path: str, kind: type[_T]) -> _T | None:

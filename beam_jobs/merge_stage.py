@@ -24,8 +24,10 @@ from pileshard.errors import BuildError
 from pileshard.format.identity import hex64, identity_hashes, sum64
 from pileshard.format.index import Index
 from pileshard.format.manifest import ShardEntry
+from pileshard.format.mounts import on_own_disk
 from pileshard.format.paths import index_path, shard_path
 from pileshard.format.record import RECORD_TOKENS, frame_pieces
+from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage
 
 _WRITE_BYTES = 8 << 20
@@ -33,7 +35,9 @@ _WRITE_BYTES = 8 << 20
 _MERGED = np.dtype([*ROW.descr, ("input", "<u4"), ("run", "<u4"), ("at", "<u8")])
 
 
-def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> MergeReceipt:
+def merge_item(
+    job: Job, item: MergeItem, token_bytes: int, eod_id: int, retries: Retries | None = None
+) -> MergeReceipt:
     """Writes one shard and its index, and returns its receipt; the caller publishes it.
 
     Args:
@@ -41,12 +45,14 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
       item: the shard.
       token_bytes: bytes of a token on disk, 2 or 4.
       eod_id: closes each document.
+      retries: counts what was tried again.
 
     Raises:
       BuildError: a run is missing or cut off.
     """
     began = time.monotonic()
-    storage, temp = job.storage(), job.temp_storage()
+    storage = job.storage(retries)
+    temp = job.temp_storage(storage.retries)
     runs = msgspec.json.decode(storage.read_bytes(group_path(item.group)), type=list[RunSlice])
     rows = _gather_rows(temp, runs, item, token_bytes)
     duplicates = np.zeros(len(rows), dtype=bool)
@@ -55,13 +61,17 @@ def merge_item(job: Job, item: MergeItem, token_bytes: int, eod_id: int) -> Merg
     kept, dropped = rows[~duplicates], rows[duplicates]
     path = shard_path(item.source, item.split, item.number, item.count)
     with Heartbeat(storage, item.name) as heartbeat:
-        with storage.create(path) as file:
+
+        def write(file: BinaryIO) -> _ShardWriter:
             with ThreadPoolExecutor(1) as behind:
                 writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
                 for slab in _slabs(kept, token_bytes, slab_bytes(job.run_bytes)):
                     writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
                     heartbeat.beat(writer.size, writer.documents, writer.tokens)
                 writer.finish()
+            return writer
+
+        writer = storage.publish(path, write)
         index = writer.index().to_bytes()
         storage.write_bytes(index_path(path), index)
     identities = identity_hashes(kept["input"], kept["line"])
@@ -173,8 +183,8 @@ def _read_tokens(
 def _mapped(temp: Storage, path: str, start: int, end: int) -> memoryview | None:
     """Bytes of a run that is a local file, without a copy: a run is never changed once it has its name."""
     local = temp.local_path(path)
-    if local is None or start == end:
-        return None
+    if local is None or start == end or not on_own_disk(local):
+        return None  # a fault of a mount while a mapped page is read ends the process
     with open(local, "rb") as file:
         if os.fstat(file.fileno()).st_size < end:
             return None

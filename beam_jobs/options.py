@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from pileshard.errors import OptionError
+from pileshard.format.secrets import redact, secret_in_url
 
 Dedup = Literal["none", "exact"]
 SpecialTokens = Literal["text", "token", "reject"]
@@ -36,6 +37,10 @@ def _bytes(number: str, unit: int) -> int:
     return int(number) * unit if number.isdecimal() else int(float(number) * unit)
 
 
+#: How long storage is tried again, by default, until a fault is taken to be lasting: seconds of pauses together.
+RETRY_SECONDS = 90.0
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """Options of a build, as `pileshard build --help` explains them.
@@ -63,8 +68,13 @@ class BuildOptions:
     temp_url: str | None = None
     keep_runs: bool = False
     run_bytes: int = 256 * 2**20
+    retry_seconds: float = RETRY_SECONDS
     storage_options: dict[str, Any] = field(default_factory=dict)
     beam_args: tuple[str, ...] = ()
+
+    def _urls(self) -> list[tuple[str, str]]:
+        named = [("--output", self.output), ("--tokenizer", self.tokenizer), ("--temp-url", self.temp_url or "")]
+        return [("--input", url) for url in self.inputs] + named
 
     def check(self) -> None:
         """Raises OptionError for the first value that makes no sense, naming it."""
@@ -84,6 +94,14 @@ class BuildOptions:
             raise OptionError(f"--shard-bytes {self.shard_bytes} is too small: 1KB or more")
         if self.run_bytes < 2**16:
             raise OptionError(f"--run-bytes {self.run_bytes} is too small: 64KiB or more")
+        if not 0 <= self.retry_seconds <= 86_400:
+            raise OptionError(f"--retry-seconds {self.retry_seconds:g} is not between 0 and 86400")
+        for name, url in self._urls():
+            if (what := secret_in_url(url)) is not None:
+                raise OptionError(
+                    f"{name} {redact(url)}: the URL holds {what}, which would be written down with it; give it by "
+                    "--storage-option or the environment"
+                )
         for name, value in (("--text-key", self.text_key), ("--source-key", self.source_key)):
             if not all(value.split(".")):
                 raise OptionError(f"{name} {value!r} is no dotted path of keys, such as meta.pile_set_name")

@@ -16,6 +16,8 @@ from types import TracebackType
 import msgspec
 
 from beam_jobs.job import PROGRESS, RECEIPTS
+from pileshard.errors import PileshardError
+from pileshard.format.retry import Retry
 from pileshard.format.storage import Storage
 
 _EVERY_LOCAL = 1.0
@@ -33,6 +35,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
       host: where it runs.
       pid: of its process.
       time: seconds since 1970.
+      retries: how often storage was tried again so far.
     """
 
     item: str
@@ -42,6 +45,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     pid: int
     time: float
+    retries: int = 0
 
 
 class Heartbeat:
@@ -49,6 +53,8 @@ class Heartbeat:
 
     def __init__(self, storage: Storage, item: str) -> None:
         self._storage = storage
+        # A beat that fails is late already: the next one is better than the same one again.
+        self._once = Storage(storage.url, storage.options, retry=Retry(attempts=1, timeout=storage.retry.timeout))
         self._item = item
         self._path = f"{PROGRESS}/{item}-{os.getpid()}.json"
         self._every = _EVERY_LOCAL if storage.is_local else _EVERY_REMOTE
@@ -71,8 +77,9 @@ class Heartbeat:
             host=socket.gethostname(),
             pid=os.getpid(),
             time=time.time(),
+            retries=self._storage.retries.total,
         )
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, PileshardError):
             # Not `create`: no sync for a beat, and one torn by a crash is skipped by its reader.
             data = msgspec.json.encode(beat)
             if self._storage.is_local:
@@ -82,13 +89,13 @@ class Heartbeat:
                     file.write(data)
                 os.replace(path + ".new", path)
             else:
-                self._storage.write_bytes(self._path, data)
+                self._once.write_bytes(self._path, data)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):
-            self._storage.remove(self._path)
+        with contextlib.suppress(OSError, PileshardError):
+            self._once.remove(self._path)
 
 
 class StageItem(msgspec.Struct, frozen=True, array_like=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from beam_jobs.job import RunEntry, RunGroup, Spread, TokenizeReceipt
+from beam_jobs.job import RunEntry, RunGroup, Spread, TokenizeReceipt, runs_dir
 from pileshard.errors import BuildError
 from pileshard.format.identity import U64, unpack_identity
 from pileshard.format.storage import Storage
@@ -110,15 +111,17 @@ class RunBuffer:
         """Sorts and writes what is held, as a run under a name that no other attempt uses, and empties the buffer."""
         path = f"{prefix}-{uuid.uuid4().hex[:12]}.run"
         order, columns, names = self._sorted()
-        with storage.create(path) as file:
-            file.write(MAGIC)
-            for piece in self._token_pieces(order):
-                file.write(piece)
-            entry = self._write_tables(file, columns, names)
+        tables, groups = self._tables(columns, names)
+
+        def write(file: BinaryIO) -> int:
+            pieces = itertools.chain([MAGIC], self._token_pieces(order), tables)
+            return sum(file.write(piece) for piece in pieces)
+
+        size = storage.publish(path, write)
         self._batches.clear()
         self._groups.clear()
         self.held = 0
-        return RunEntry(path=path, size=entry[0], groups=entry[1])
+        return RunEntry(path=path, size=size, groups=groups)
 
     def write_spread(self, storage: Storage, prefix: str) -> Spread:
         """Writes the sums of the bucket tables of all runs."""
@@ -169,12 +172,13 @@ class RunBuffer:
                 size = 0
         yield b"".join(pieces)
 
-    def _write_tables(self, file: BinaryIO, columns: dict[str, Ints], names: list[Group]) -> tuple[int, list[RunGroup]]:
+    def _tables(self, columns: dict[str, Ints], names: list[Group]) -> tuple[list[bytes], list[RunGroup]]:
+        """What follows the tokens: rows and bucket tables, and where each group's lie."""
         rows = np.zeros(len(columns["key"]), dtype=ROW)
         for name in ROW.names or ():
             rows[name] = columns[name]
         rows_at = len(MAGIC) + int(rows["tokens"].sum()) * self.dtype.itemsize
-        file.write(rows.tobytes())
+        tables = [rows.tobytes()]
         buckets_at = rows_at + rows.nbytes
         bounds = np.searchsorted(columns["group"], np.arange(len(names) + 1)).tolist()
         tokens_at = len(MAGIC)
@@ -184,7 +188,7 @@ class RunBuffer:
             sums = _bucket_sums(part)
             self.spread[source, split] = self.spread.get((source, split), 0) + sums
             table = _as_table(sums)
-            file.write(table.tobytes())
+            tables.append(table.tobytes())
             tokens = int(part["tokens"].sum())
             groups.append(
                 RunGroup(
@@ -201,7 +205,7 @@ class RunBuffer:
             )
             tokens_at += tokens * self.dtype.itemsize
             buckets_at += table.nbytes
-        return buckets_at, groups
+        return tables, groups
 
 
 def _bucket_sums(rows: Ints) -> Ints:
@@ -297,4 +301,4 @@ def identities(rows: Ints, number: int | None) -> tuple[Ints, Ints]:
 def run_prefix(fingerprint: str, item_name: str) -> str:
     """Where an item's runs lie below the temporary URL."""
     short = hashlib.sha256(item_name.encode()).hexdigest()[:8]
-    return f"_build/runs-{fingerprint}/{item_name}-{short}"
+    return f"{runs_dir(fingerprint)}/{item_name}-{short}"

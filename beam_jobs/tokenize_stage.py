@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from beam_jobs.job import JOB_TOKENIZER, REJECTED_PARTS, Job, RunEntry, TokenizeItem, TokenizeReceipt
+from beam_jobs.job import (
+    JOB_TOKENIZER,
+    REJECTED_PARTS,
+    Job,
+    RunEntry,
+    TokenizeItem,
+    TokenizeReceipt,
+    check_not_overtaken,
+)
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.progress import Heartbeat
 from beam_jobs.runs import RunBuffer, run_prefix
@@ -27,22 +35,30 @@ from pileshard.format.identity import (
     sum64,
     text_keys,
 )
-from pileshard.format.storage import Storage, open_url
+from pileshard.format.retry import Retries
+from pileshard.format.storage import Storage, WholeFile, open_url
 from pileshard.ingest import ParsedBlock, Reason, Rejection, line_blocks, parse_lines
 from pileshard.tokenize import EngineMismatch, Tokenizer
 
+_REJECTED_IN_MEMORY = 4 << 20
 
-def tokenize_item(job: Job, item: TokenizeItem) -> TokenizeReceipt:
+
+def tokenize_item(job: Job, item: TokenizeItem, retries: Retries | None = None) -> TokenizeReceipt:
     """Tokenizes an item and returns its receipt; the caller publishes it.
 
     Where the fast engine proves different from the reference, the item is done again by the reference alone.
+
+    Args:
+      job: the job.
+      item: an input, or a part of one.
+      retries: counts what was tried again.
 
     Raises:
       InputError: the input is damaged, and `--on-bad-input` is fail.
       BuildError: the input changed since the build began.
     """
     began = time.monotonic()
-    storage = job.storage()
+    storage = job.storage(retries)
     data = storage.read_bytes(JOB_TOKENIZER)
     options = job.record.options
     mismatch: str | None = None
@@ -107,8 +123,8 @@ class _Pass:
 
         with (
             Heartbeat(self.storage, item.name) as heartbeat,
-            _open_input(entry.url, job.storage_options) as raw,
-            _rejected_writer(self.storage, item) as rejected,
+            contextlib.closing(_open_input(job, entry.url, self.storage)) as raw,
+            _RejectedWriter(self.storage, item) as rejected,
         ):
             for block in line_blocks(raw, entry.url, on_bytes=on_bytes):
                 total_lines += len(block.lines)
@@ -123,8 +139,10 @@ class _Pass:
                     if buffer.full:
                         self._flush(buffer)
                 heartbeat.beat(stored / item.parts, self.account["accepted"], self.account["tokens"])
-        if not buffer.empty:
-            self._flush(buffer)
+            if not buffer.empty:
+                self._flush(buffer)
+            raw.check_unchanged()
+            rejected.publish()
         if stored != entry.size:
             raise BuildError(
                 f"{entry.url}: has {stored:,} bytes where there were {entry.size:,} when the build began; "
@@ -144,12 +162,16 @@ class _Pass:
             identity_sum=self.identity_sum,
             runs=self.runs,
             # The tables of a single run say it all.
-            spread=buffer.write_spread(job.temp_storage(), self._run_prefix()) if len(self.runs) > 1 else None,
+            spread=buffer.write_spread(self._temp(), self._run_prefix()) if len(self.runs) > 1 else None,
             rejected_path=rejected.path if self.rejected else None,
         )
 
     def _flush(self, buffer: RunBuffer) -> None:
-        self.runs.append(buffer.write(self.job.temp_storage(), self._run_prefix()))
+        check_not_overtaken(self.storage, self.item)
+        self.runs.append(buffer.write(self._temp(), self._run_prefix()))
+
+    def _temp(self) -> Storage:
+        return self.job.temp_storage(self.storage.retries)
 
     def _run_prefix(self) -> str:
         return run_prefix(self.job.fingerprint, self.item.name)
@@ -283,27 +305,33 @@ def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return united
 
 
-@contextlib.contextmanager
-def _open_input(url: str, storage_options: dict[str, Any]) -> Iterator[BinaryIO]:
+def _open_input(job: Job, url: str, storage: Storage) -> WholeFile:
     try:
-        with open_url(url, storage_options) as file:
-            yield file
+        return open_url(url, job.storage_options, retry=job.retry, retries=storage.retries)
     except FileNotFoundError as error:
         raise InputError(url, 0, "the input is not there") from error
 
 
 class _RejectedWriter:
-    """Rejected lines of one item, written as they come; the file exists only if there are any."""
+    """Rejected lines of one item, in memory or a file of this machine until they are all there.
+
+    Args:
+      storage: where their file goes; it is there only if there are any.
+      item: whose lines they are.
+    """
 
     def __init__(self, storage: Storage, item: TokenizeItem) -> None:
         self.path = f"{REJECTED_PARTS}/{item.name}.jsonl"
         self._storage = storage
-        self._stack = contextlib.ExitStack()
-        self._file: BinaryIO | None = None
+        self._lines = tempfile.SpooledTemporaryFile(_REJECTED_IN_MEMORY)  # noqa: SIM115
+
+    def __enter__(self) -> _RejectedWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
 
     def write(self, rejection: Rejection) -> None:
-        if self._file is None:
-            self._file = self._stack.enter_context(self._storage.create(self.path))
         record = {
             "line": rejection.line,
             "reason": rejection.reason.value,
@@ -311,11 +339,14 @@ class _RejectedWriter:
             "detail": rejection.detail,
             "excerpt": rejection.excerpt,
         }
-        self._file.write(msgspec.json.encode(record) + b"\n")
+        self._lines.write(msgspec.json.encode(record) + b"\n")
 
+    def publish(self) -> None:
+        """Writes the file."""
+        if self._lines.tell():
+            self._storage.publish(self.path, self._copy)
 
-@contextlib.contextmanager
-def _rejected_writer(storage: Storage, item: TokenizeItem) -> Iterator[_RejectedWriter]:
-    writer = _RejectedWriter(storage, item)
-    with writer._stack:
-        yield writer
+    def _copy(self, file: BinaryIO) -> None:
+        self._lines.seek(0)
+        while block := self._lines.read(_REJECTED_IN_MEMORY):
+            file.write(block)

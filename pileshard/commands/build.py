@@ -51,6 +51,13 @@ def add(commands: Any) -> None:
     argument("--temp-url", metavar="URL", help="where runs lie (default: the output)")
     argument("--run-bytes", default="256MiB", metavar="SIZE", help="size of a run: a worker's memory (default 256MiB)")
     argument(
+        "--retry-seconds",
+        type=float,
+        default=90.0,
+        metavar="S",
+        help="how long storage is tried again where a fault may pass, until the build stops (default 90)",
+    )
+    argument(
         "--plan-only", action="store_true", help="say what the build would do and take, from a sample; write nothing"
     )
     argument("--keep-runs", action="store_true", help="keep runs and receipts after the build")
@@ -84,6 +91,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         temp_url=args.temp_url,
         keep_runs=args.keep_runs,
         run_bytes=parse_size(args.run_bytes, "--run-bytes"),
+        retry_seconds=args.retry_seconds,
         storage_options=parse_storage_options(args.storage_option),
         beam_args=tuple(beam_args),
     )

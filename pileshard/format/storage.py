@@ -20,7 +20,7 @@ from pileshard.format.local_files import read_at, sync_directory
 from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, version_of
 from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_transient
 
-__all__ = ["TEMP_DIR", "Storage", "open_filesystem", "open_url", "read_at", "sync_directory"]
+__all__ = ["TEMP_DIR", "Storage", "WholeFile", "open_filesystem", "open_url", "read_at", "sync_directory"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ _inherited: list[Any] = []
 
 def open_url(
     url: str, options: dict[str, Any] | None = None, *, retry: Retry | None = None, retries: Retries | None = None
-) -> BinaryIO:
+) -> WholeFile:
     """Opens any file for reading, by URL or path, as `Storage.open_whole` does.
 
     Args:
@@ -48,6 +48,14 @@ def open_url(
       retries: counts what was tried again.
     """
     return Storage(url, options, retry=retry, retries=retries).open_whole("")
+
+
+class WholeFile(io.BufferedReader):
+    """A file for reading from its first byte to its last, all of one version."""
+
+    def check_unchanged(self) -> None:
+        """Raises StorageError where the file of that name is not the one that was opened."""
+        cast(Any, self.raw).check_unchanged()
 
 
 class Storage:
@@ -136,14 +144,14 @@ class Storage:
             return self.open_whole(relative)
         return io.BufferedReader(RangeFile(self, relative, self.size(relative)), REQUEST_BYTES)
 
-    def open_whole(self, relative: str) -> BinaryIO:
+    def open_whole(self, relative: str) -> WholeFile:
         """Opens a file to be read from its first byte to its last, all of one version.
 
         After a fault the reading goes on where it was, in the file opened anew. A file that is another by then, or at
         its end, is a StorageError. A file of a server without range reads is one stream.
         """
         if self.is_local:
-            return io.BufferedReader(local_files.LocalFile(self.path(relative), self._local), _LOCAL_BUFFER)
+            return WholeFile(local_files.LocalFile(self.path(relative), self._local), _LOCAL_BUFFER)
         info = self._attempts(lambda: self._info(relative), relative)
         size, version = info.get("size"), version_of(info)
         fs = self.fs
@@ -151,9 +159,9 @@ class Storage:
         if "http" in str(fs.protocol) and not info.get("partial"):
             ranged = size is not None and size <= REQUEST_BYTES
         if ranged and size is not None:
-            return io.BufferedReader(RangeFile(self, relative, int(size), version), REQUEST_BYTES)
+            return WholeFile(RangeFile(self, relative, int(size), version), REQUEST_BYTES)
         opened = self._attempts(lambda: self.open_stream(relative), relative)
-        return io.BufferedReader(StreamFile(self, relative, size, version, opened), _LOCAL_BUFFER)
+        return WholeFile(StreamFile(self, relative, size, version, opened), _LOCAL_BUFFER)
 
     def open_stream(self, relative: str) -> BinaryIO:
         """The client's own file object, unchecked; of a web server, one answer."""
