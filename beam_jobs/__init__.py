@@ -27,6 +27,7 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     resume.py           what an output holds already, and whether a command may continue it
     forecast.py         what a build would do and take (`--plan-only`)
     stages.py           runs the items of a stage that have no receipt
+    arrivals.py         receipts that a shared directory tells of late
     build.py            the driver; `python -m beam_jobs.build`
     repair.py           the driver of a repair; `python -m beam_jobs.repair`
     repair_shards.py    shards, indexes, lists of rejected lines made again by the same stages

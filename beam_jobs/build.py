@@ -11,14 +11,16 @@ import contextlib
 import hashlib
 import importlib.metadata
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from beam_jobs import finish
+from beam_jobs.engine_workers import engine_workers
 from beam_jobs.forecast import forecast_lines
 from beam_jobs.gather_plan import gathered, plan_gather
 from beam_jobs.inputs import expand
@@ -30,7 +32,6 @@ from beam_jobs.job import (
     Job,
     JobRecord,
     MergeReceipt,
-    TokenizeItem,
     TokenizeReceipt,
     write_json,
 )
@@ -38,7 +39,9 @@ from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
+from beam_jobs.spread import Spread, parts_plan
 from beam_jobs.stages import Stages
+from beam_jobs.work_share import StageTime
 from pileshard.errors import BuildError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.paths import MANIFEST
@@ -55,10 +58,12 @@ class BuildResult:
     Attributes:
       manifest: of the dataset.
       seconds: by stage; empty where the dataset was complete already.
+      times: how the stages of items spent their workers' time.
     """
 
     manifest: Manifest
     seconds: dict[str, float] = field(default_factory=dict)
+    times: dict[str, StageTime] = field(default_factory=dict)
 
 
 def build(options: BuildOptions) -> BuildResult:
@@ -101,9 +106,10 @@ class _Driver:
         self.options = options
         self.began = False
         self.seconds: dict[str, float] = {}
+        self.times: dict[str, StageTime] = {}
         inputs = expand(options.inputs, options.storage_options)
         self.tokenizer_bytes = _read_tokenizer(options)
-        self.workers = options.workers or os.cpu_count() or 1
+        self.workers, self.workers_known = engine_workers(options.workers, options.beam_args)
         # Where this process does the work too, it is the one that the work is done with.
         alone = self.workers == 1 and not options.beam_args
         engine = options.engine if alone else "reference"
@@ -171,7 +177,7 @@ class _Driver:
             manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
             finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
-        return BuildResult(Manifest.read(self.storage), self.seconds)
+        return BuildResult(Manifest.read(self.storage), self.seconds, self.times)
 
     def finished_elsewhere(self) -> Manifest | None:
         """The manifest that another driver of this very build has written since this one began."""
@@ -188,20 +194,11 @@ class _Driver:
 
     def _tokenize(self) -> list[TokenizeReceipt]:
         """Runs the tokenize items. An input that proved the fast engine wrong is done by the reference in all parts."""
-        parts = self.options.parts_per_input
+        plan = parts_plan(self.job, self.options.parts_per_input, self.workers, self.storage)
+        spread = Spread(plan, self.job, self._stages())
         doubtful: set[int] = set()
         while True:
-            items = [
-                TokenizeItem(
-                    input=number,
-                    part=part,
-                    parts=parts,
-                    engine="reference" if number in doubtful else self.options.engine,
-                )
-                for number in range(len(self.job.record.inputs))
-                for part in range(parts)
-            ]
-            receipts = self._stages().do("tokenize", items, TokenizeReceipt, [])
+            receipts = self._stages().do("tokenize", spread.items(doubtful), TokenizeReceipt, [])
             found = {
                 receipt.item.input
                 for receipt in receipts
@@ -219,7 +216,15 @@ class _Driver:
 
     def _stages(self) -> Stages:
         width = self.tokenizer.dtype.itemsize
-        return Stages(self.job, width, self.tokenizer.eod_id, self.options.beam_args, self.workers)
+        return Stages(
+            self.job,
+            width,
+            self.tokenizer.eod_id,
+            self.options.beam_args,
+            self.workers,
+            workers_known=self.workers_known,
+            times=self.times,
+        )
 
     def _merge(self, groups: list[GroupPlan]) -> list[MergeReceipt]:
         items = merge_items(groups, self.job.record.options.shard_bytes)
@@ -235,6 +240,7 @@ class _Driver:
         return {
             "seconds": self.seconds,
             "workers": self.workers,
+            "stages": {name: msgspec.to_builtins(time) for name, time in self.times.items()},
             "engines": dict(sorted(engines.items())),
             "notes": notes,
             "versions": versions,

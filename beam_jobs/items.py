@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 import uuid
 
 import msgspec
 
+from beam_jobs.count_stage import count_item, hash_item
 from beam_jobs.gather_stage import gather_item
 from beam_jobs.job import (
     FAILURES,
+    CountItem,
+    CountReceipt,
     Failure,
     GatherItem,
     GatherReceipt,
+    HashItem,
+    HashReceipt,
     Item,
     Job,
     MergeItem,
@@ -25,12 +31,13 @@ from beam_jobs.job import (
 )
 from beam_jobs.merge_stage import merge_item
 from beam_jobs.tokenize_stage import tokenize_item
+from beam_jobs.work_share import worker_name
 from pileshard.errors import BuildError, PileshardError, StorageError
 from pileshard.format.retry import Retries, describe
 from pileshard.format.secrets import redact
 from pileshard.format.storage import Storage
 
-Receipt = TokenizeReceipt | GatherReceipt | MergeReceipt
+Receipt = TokenizeReceipt | GatherReceipt | MergeReceipt | CountReceipt | HashReceipt
 
 
 def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | None:
@@ -43,6 +50,7 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
     path = receipt_path(job.fingerprint, item)
     if storage.exists(path):
         return None
+    began = time.time()
     collecting = gc.isenabled()
     gc.disable()  # documents and rows make no cycles; looking for some costs a twentieth of the time
     try:
@@ -51,9 +59,13 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
             receipt = merge_item(job, item, token_bytes, eod_id, retries)
         elif isinstance(item, GatherItem):
             receipt = gather_item(job, item, token_bytes, retries)
+        elif isinstance(item, CountItem):
+            receipt = count_item(job, item, retries)
+        elif isinstance(item, HashItem):
+            receipt = hash_item(job, item, retries)
         else:
             receipt = tokenize_item(job, item, retries)
-        receipt = msgspec.structs.replace(receipt, retries=retries.by_fault())
+        receipt = msgspec.structs.replace(receipt, retries=retries.by_fault(), began=began, worker=worker_name())
         check_not_overtaken(storage, item)
         write_json(storage, path, receipt)
         return receipt

@@ -15,6 +15,8 @@ from pileshard.format.manifest import Options
 from pileshard.format.paths import BUILD, MANIFEST
 from pileshard.format.retry import Retries, Retry
 from pileshard.format.storage import Storage
+from pileshard.ingest.count import Counted
+from pileshard.ingest.parts import Entry, Seam
 
 JOB = f"{BUILD}/job.json"
 RECEIPTS = f"{BUILD}/receipts"
@@ -88,18 +90,34 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
-    """Part `part` of `parts` of an input: its lines in groups of 1,024, dealt out in turn."""
+    """Part `part` of `parts` of an input: the lines that begin in the text of a range of its stored bytes.
+
+    Attributes:
+      input: its number.
+      part: from 0.
+      parts: how many there are.
+      engine: of the tokenizer.
+      begin: first stored byte of the range.
+      end: the stored byte after it; None for the last part, which proves that the input ends.
+      entry: where the range begins at a frame whose place among the lines is known.
+      input_sha256: of the whole input, where that is known before.
+    """
 
     input: int
     part: int
     parts: int
     engine: EngineName
+    begin: int = 0
+    end: int | None = None
+    entry: Entry | None = None
+    input_sha256: str = ""
 
     @property
     def name(self) -> str:
         """Name of the item in files and messages."""
+        entered = "-entered" if self.entry is not None else ""
         forced = "-reference" if self.engine == "reference" else ""
-        return f"tokenize-{self.input:05d}-{self.part:03d}-of-{self.parts:03d}{forced}"
+        return f"tokenize-{self.input:05d}-{self.part:03d}-of-{self.parts:03d}{entered}{forced}"
 
 
 class MergeItem(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
@@ -135,7 +153,35 @@ class GatherItem(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
         return f"gather-{self.batch:05d}-of-{self.batches:05d}-{self.first:05d}"
 
 
-Item = TokenizeItem | MergeItem | GatherItem
+class CountItem(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
+    """A range of an input's stored bytes whose text is counted, so that a part can begin there."""
+
+    input: int
+    part: int
+    parts: int
+    begin: int
+    end: int
+    container: str
+
+    @property
+    def name(self) -> str:
+        """Name of the item in files and messages."""
+        return f"count-{self.input:05d}-{self.part:03d}-of-{self.parts:03d}"
+
+
+class HashItem(msgspec.Struct, frozen=True, kw_only=True, tag="hash"):
+    """An input whose stored bytes are hashed, whole and between the cuts, while others count their text."""
+
+    input: int
+    cuts: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the item in files and messages."""
+        return f"hash-{self.input:05d}-{len(self.cuts) - 1:03d}"
+
+
+Item = TokenizeItem | MergeItem | GatherItem | CountItem | HashItem
 
 
 class RunGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -173,12 +219,13 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tokenize item did: the account of its lines, its runs, and how often storage was tried again, by fault."""
+    """What a tokenize item did: the account of its lines, its runs, and the seams to the parts before and after it."""
 
     item: TokenizeItem
     input_size: int
     input_sha256: str
-    total_lines: int
+    begin: Seam | None = None
+    end: Seam | None = None
     lines: int = 0
     accepted: int = 0
     blank: int = 0
@@ -194,6 +241,34 @@ class TokenizeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     mismatch: str | None = None
     skipped: str | None = None
     seconds: float = 0.0
+    began: float = 0.0
+    worker: str = ""
+    retries: dict[str, int] = {}
+
+
+class CountReceipt(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
+    """What a count item found, or why the input cannot be entered there; retries by fault."""
+
+    item: CountItem
+    counted: Counted | None
+    unfit: str | None = None
+    seconds: float = 0.0
+    began: float = 0.0
+    worker: str = ""
+    retries: dict[str, int] = {}
+
+
+class HashReceipt(msgspec.Struct, frozen=True, kw_only=True, tag="hash"):
+    """The hashes of an input: its sha256, that of each range (xxh3), and its size; or why there are none."""
+
+    item: HashItem
+    size: int
+    sha256: str
+    digests: list[str]
+    unfit: str | None = None
+    seconds: float = 0.0
+    began: float = 0.0
+    worker: str = ""
     retries: dict[str, int] = {}
 
 
@@ -204,11 +279,13 @@ class GatherReceipt(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[tuple[int, RunEntry]]
     documents: int
     seconds: float = 0.0
+    began: float = 0.0
+    worker: str = ""
     retries: dict[str, int] = {}
 
 
 class MergeReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a merge item did: the shard's entry in the manifest, and what deduplication dropped."""
+    """What a merge item did: the shard's entry in the manifest, what deduplication dropped, and retries by fault."""
 
     item: MergeItem
     shard: dict[str, Any]
@@ -217,6 +294,8 @@ class MergeReceipt(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_text_bytes: int = 0
     duplicates_identity_sum: int = 0
     seconds: float = 0.0
+    began: float = 0.0
+    worker: str = ""
     retries: dict[str, int] = {}
 
 

@@ -60,7 +60,7 @@ class BuildOptions:
     text_key: str = "text"
     source_key: str = "meta.pile_set_name"
 
-    parts_per_input: int = 1
+    parts_per_input: int | Literal["auto"] = "auto"
     engine: EngineName = "auto"
     on_bad_input: OnBadInput = "fail"
     max_rejected: float = 0.01
@@ -86,7 +86,7 @@ class BuildOptions:
             raise OptionError(f"--validation {self.validation} is not a share of the documents: 0 <= F < 1")
         if not 0 <= self.max_rejected <= 1:
             raise OptionError(f"--max-rejected {self.max_rejected} is not a share of the lines: 0 <= F <= 1")
-        if not 1 <= self.parts_per_input <= 1000:
+        if self.parts_per_input != "auto" and not 1 <= self.parts_per_input <= 1000:
             raise OptionError(f"--parts-per-input {self.parts_per_input} is not between 1 and 1000")
         if self.workers is not None and self.workers < 1:
             raise OptionError(f"--workers {self.workers} is not a number of processes: 1 or more")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from beam_jobs.arrivals import arrived
 from beam_jobs.items import take_failures
 from beam_jobs.job import GatherReceipt, Item, Job, TokenizeReceipt, finished, receipt_path
 from beam_jobs.monitor import Monitor, item_size
@@ -73,7 +74,7 @@ class Stages:
                         or f"the {stage} stage stopped: {_last_line(error)}; run the same command again, which "
                         "continues the build"
                     ) from error
-            done = dict(finished(storage, job.fingerprint, list(items), kind))
+            done = arrived(job, items, kind)
         missing = [item.name for item in items if done[item] is None]
         if missing:
             messages = take_failures(storage)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -37,7 +37,8 @@ from pileshard.format.identity import (
 )
 from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage, WholeFile, open_url
-from pileshard.ingest import ParsedBlock, Reason, Rejection, line_blocks, parse_lines
+from pileshard.ingest import ParsedBlock, Reason, Rejection, parse_lines
+from pileshard.ingest.parts import PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
 
 _REJECTED_IN_MEMORY = 4 << 20
@@ -80,7 +81,6 @@ def tokenize_item(job: Job, item: TokenizeItem, retries: Retries | None = None) 
                 item=item,
                 input_size=job.record.inputs[item.input].size,
                 input_sha256="",
-                total_lines=0,
                 skipped=str(error),
             )
         return msgspec.structs.replace(
@@ -112,47 +112,58 @@ class _Pass:
         text_path = tuple(options.text_key.split("."))
         source_path = tuple(options.source_key.split("."))
         buffer = RunBuffer(self.tokenizer.dtype, job.run_bytes)
+        whole = item.end is None and item.entry is None  # read from the input's first byte to its last
         digest = hashlib.sha256()
-        stored = 0
-        total_lines = 0
-
-        def on_bytes(chunk: bytes) -> None:
-            nonlocal stored
-            digest.update(chunk)
-            stored += len(chunk)
+        stored = item.entry.at if item.entry else 0
 
         with (
             Heartbeat(self.storage, item.name) as heartbeat,
             contextlib.closing(_open_input(job, entry.url, self.storage)) as raw,
             _RejectedWriter(self.storage, item) as rejected,
         ):
-            for block in line_blocks(raw, entry.url, on_bytes=on_bytes):
-                total_lines += len(block.lines)
-                if total_lines > MAX_LINE:
+
+            def on_bytes(chunk: bytes) -> None:
+                nonlocal stored
+                stored += len(chunk)
+                if whole:
+                    digest.update(chunk)
+                heartbeat.beat(max(0, stored - item.begin), self.account["accepted"], self.account["tokens"])
+
+            if item.entry is not None:
+                raw.seek(item.entry.at)
+            reader = PartReader(
+                cast(BinaryIO, raw),
+                entry.url,
+                begin=item.begin,
+                end=item.end,
+                entry=item.entry,
+                on_bytes=on_bytes,
+            )
+            for block in reader.blocks():
+                if block.first_line + len(block.lines) > MAX_LINE:
                     raise BuildError(f"{entry.url}: has more than {MAX_LINE:,} lines")
-                if block.group % item.parts == item.part:
-                    parsed = parse_lines(block, text_path, source_path)
-                    offsets = block.offsets() if options.special_tokens == "reject" else []
-                    first_line = block.first_line
-                    del block  # a line may be large; its text is in `parsed`
-                    self._take(parsed, buffer, rejected, [first_line, *offsets])
-                    if buffer.full:
-                        self._flush(buffer)
-                heartbeat.beat(stored / item.parts, self.account["accepted"], self.account["tokens"])
+                parsed = parse_lines(block, text_path, source_path)
+                offsets = block.offsets() if options.special_tokens == "reject" else []
+                first_line = block.first_line
+                del block  # a line may be large; its text is in `parsed`
+                self._take(parsed, buffer, rejected, [first_line, *offsets])
+                if buffer.full:
+                    self._flush(buffer)
             if not buffer.empty:
                 self._flush(buffer)
             raw.check_unchanged()
             rejected.publish()
-        if stored != entry.size:
+        if whole and stored != entry.size:
             raise BuildError(
                 f"{entry.url}: has {stored:,} bytes where there were {entry.size:,} when the build began; "
                 "an input must not change during a build"
             )
         return TokenizeReceipt(
             item=item,
-            input_size=stored,
-            input_sha256=digest.hexdigest(),
-            total_lines=total_lines,
+            input_size=entry.size,
+            input_sha256=digest.hexdigest() if whole else item.input_sha256,
+            begin=reader.begin,
+            end=reader.end,
             lines=self.account["lines"],
             accepted=self.account["accepted"],
             blank=self.account["blank"],

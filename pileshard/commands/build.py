@@ -24,7 +24,13 @@ def add(commands: Any) -> None:
     argument("--seed", type=int, default=0, metavar="N", help="of the order of documents (default 0)")
     argument("--shard-bytes", default="1GB", metavar="SIZE", help="target size of a shard (default 1GB)")
     argument("--validation", type=float, default=0.0, metavar="F", help="share of documents held out (default 0)")
-    argument("--parts-per-input", type=int, default=1, metavar="N", help="work items an input is cut into (default 1)")
+    argument(
+        "--parts-per-input",
+        type=parts,
+        default="auto",
+        metavar="N",
+        help="work items an input is cut into (default auto: as many as keep all workers at work)",
+    )
     argument(
         "--dedup", default="none", choices=["none", "exact"], help="drop texts that occurred before (default none)"
     )
@@ -47,7 +53,12 @@ def add(commands: Any) -> None:
     argument(
         "--source-key", default="meta.pile_set_name", metavar="KEY", help="of the source (default meta.pile_set_name)"
     )
-    argument("--workers", type=int, metavar="N", help="processes on this machine (default: its cores)")
+    argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes on this machine (default: its cores); with another engine, how many items it does at once",
+    )
     argument("--temp-url", metavar="URL", help="where runs lie (default: the output)")
     argument("--run-bytes", default="256MiB", metavar="SIZE", help="size of a run: a worker's memory (default 256MiB)")
     argument(
@@ -63,6 +74,11 @@ def add(commands: Any) -> None:
     argument("--keep-runs", action="store_true", help="keep runs and receipts after the build")
     add_storage_options(command)
     command.set_defaults(run=run)
+
+
+def parts(text: str) -> int | str:
+    """The value of `--parts-per-input`."""
+    return text if text == "auto" else int(text)
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
@@ -105,6 +121,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         print(line)
     if result.seconds:
         print(", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in result.seconds.items()))
+        for stage, time in result.times.items():
+            print(f"{stage}: {time.line()}")
         print(f"built {args.output}")
     else:
         print(f"{args.output} was complete already; nothing was done")
