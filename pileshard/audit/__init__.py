@@ -11,5 +11,8 @@ input_checks      the inputs against the shards: every line's account, and token
 lookup            the document of a line in the shards, by its key
 repair            which files an audit condemns, and an index from its shard
 inspect           a row's or a document's text and tokens
+statistics        what a dataset holds in numbers: shard_counts, log_bins and vocabulary count, side_by_side spreads
+                  the work, statistics_report and statistics_text tell
+page              the numbers as one HTML page; figures and plots draw (card, croissant: a card to publish with)
 report, tables    what was found, for a program and for a person
 """
