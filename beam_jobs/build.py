@@ -38,11 +38,11 @@ from beam_jobs.job import (
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
-from beam_jobs.shard_plan import GroupPlan, group_path, merge_items, plan_groups
+from beam_jobs.shard_plan import GROUP_COUNT, GroupPlan, group_path, merge_items, plan_groups
 from beam_jobs.spread import Spread, parts_plan
 from beam_jobs.stages import Stages
 from beam_jobs.work_share import StageTime
-from pileshard.errors import BuildError, OptionError, PileshardError
+from pileshard.errors import BuildError, OptionError, PileshardError, StorageError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.paths import MANIFEST
 from pileshard.format.storage import open_filesystem, open_url
@@ -85,13 +85,15 @@ def build(options: BuildOptions) -> BuildResult:
         driver = _Driver(options)
         try:
             return driver.run()
-        except (BuildError, OSError):
+        except (BuildError, StorageError, OSError):
             if (manifest := driver.finished_elsewhere()) is None:
                 raise
             _log.warning("another command finished this build in the meantime")
             return BuildResult(manifest)
     except OSError as error:
         raise BuildError(os_sentence(error, options.output)) from error
+    except StorageError as error:
+        raise BuildError(f"{error}; mend it and run the same command again, which continues the build") from error
 
 
 def forecast(options: BuildOptions) -> list[str]:
@@ -145,14 +147,24 @@ class _Driver:
 
     def run(self) -> BuildResult:
         existing = check_same_job(self.storage, self.job, self.options)
-        if existing is not None:
-            with contextlib.suppress(OSError):  # it may lie on a read-only mount by now
-                finish.clean(self.job, self.options.keep_runs)
-            return BuildResult(existing)
+        if existing is None:
+            with Lease(self.storage) as lease:
+                # Another command may have begun or finished something else here since.
+                existing = check_same_job(self.storage, self.job, self.options)
+                if existing is None:
+                    return self._build(lease)
+        if live_command(self.storage) is None:
+            finish.clean(self.job, self.options.keep_runs)
+        return BuildResult(existing)
+
+    def _build(self, lease: Lease) -> BuildResult:
         self.began = True
+        check_space(self.job, self.options, self.tokenizer)
+        if not self.storage.write_new(JOB, msgspec.json.encode(self.job.record, order="deterministic")):
+            check_same_job(self.storage, self.job, self.options)
+            write_json(self.storage, JOB, self.job.record)
         if not self.storage.exists(JOB_TOKENIZER):
             self.storage.write_bytes(JOB_TOKENIZER, self.tokenizer_bytes)
-        write_json(self.storage, JOB, self.job.record)
         take_failures(self.storage)
         with self._stage("tokenize"):
             receipts = self._tokenize()
@@ -171,10 +183,13 @@ class _Driver:
         with self._stage("merge"):
             for number, group in enumerate(groups):
                 write_json(self.storage, group_path(number), group.runs)
+            write_json(self.storage, GROUP_COUNT, len(groups))
             merges = self._merge(groups)
         with self._stage("finish"):
             accounts = finish.write_rejected(self.storage, receipts, accounts)
             manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
+            lease.check()
+            check_same_job(self.storage, self.job, self.options)
             finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
         return BuildResult(Manifest.read(self.storage), self.seconds, self.times)

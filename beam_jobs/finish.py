@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
+import logging
+import os
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -22,14 +26,20 @@ from beam_jobs.job import (
     Job,
     MergeReceipt,
     TokenizeReceipt,
+    runs_dir,
 )
-from pileshard.errors import BuildError
+from beam_jobs.leftovers import find_leftovers, remove_quietly
+from beam_jobs.parts import PARTS, joined
+from pileshard.errors import BuildError, PileshardError
 from pileshard.format.identity import hex64
 from pileshard.format.manifest import InputEntry, Manifest, ShardEntry, SourceEntry
-from pileshard.format.paths import MANIFEST, TOKENIZER, rejected_names
+from pileshard.format.paths import BUILD, MANIFEST, TOKENIZER, rejected_names
+from pileshard.format.retry import describe
 from pileshard.format.storage import TEMP_DIR, Storage
 from pileshard.tokenize import Tokenizer
 from pileshard.version import __version__
+
+_log = logging.getLogger("pileshard.build")
 
 _MASK = (1 << 64) - 1
 
@@ -52,7 +62,8 @@ def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry
         if skipped:
             entries.append(InputEntry(url=entry.url, size=entry.size, sha256="", skipped=skipped))
             continue
-        if len({(receipt.input_sha256, receipt.total_lines) for receipt in mine}) != 1:
+        parts_of_it = joined(mine)
+        if parts_of_it is None or (end := parts_of_it[-1].end) is None:
             raise BuildError(f"{entry.url}: changed while it was read; an input must not change during a build")
         rejected: dict[str, int] = {}
         for receipt in mine:
@@ -60,8 +71,8 @@ def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry
                 rejected[reason] = rejected.get(reason, 0) + count
         account = InputEntry(
             url=entry.url,
-            size=mine[0].input_size,
-            sha256=mine[0].input_sha256,
+            size=parts_of_it[-1].input_size,
+            sha256=parts_of_it[-1].input_sha256,
             lines=sum(receipt.lines for receipt in mine),
             accepted=sum(receipt.accepted for receipt in mine),
             rejected=dict(sorted(rejected.items())),
@@ -71,7 +82,7 @@ def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry
             identity_sum=hex64(sum(receipt.identity_sum for receipt in mine)),
             rejected_path=names[number] if rejected else None,
         )
-        if account.lines != mine[0].total_lines or account.lines != account.accepted + account.blank + sum(
+        if account.lines != end.lines_begun or account.lines != account.accepted + account.blank + sum(
             rejected.values()
         ):
             raise BuildError(f"{entry.url}: the account of its lines does not close; this is a defect of pileshard")
@@ -108,15 +119,19 @@ def write_rejected(storage: Storage, receipts: list[TokenizeReceipt], inputs: li
         if entry.rejected_path is None:
             entries.append(entry)
             continue
-        digest = hashlib.sha256()
         paths = [r.rejected_path for r in receipts if r.item.input == number and r.rejected_path is not None]
-        with storage.create(entry.rejected_path) as file:
-            for record in heapq.merge(*(_records(storage, path) for path in paths), key=lambda record: record["line"]):
-                line = msgspec.json.encode({"input": entry.url, **record}) + b"\n"
-                digest.update(line)
-                file.write(line)
+        digest = storage.publish(entry.rejected_path, partial(_merge_rejected, storage, entry.url, paths))
         entries.append(msgspec.structs.replace(entry, rejected_sha256=digest.hexdigest()))
     return entries
+
+
+def _merge_rejected(storage: Storage, url: str, paths: list[str], file: BinaryIO) -> hashlib._Hash:
+    digest = hashlib.sha256()
+    for record in heapq.merge(*(_records(storage, path) for path in paths), key=lambda record: record["line"]):
+        line = msgspec.json.encode({"input": url, **record}) + b"\n"
+        digest.update(line)
+        file.write(line)
+    return digest
 
 
 def _records(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
@@ -208,13 +223,29 @@ def publish(storage: Storage, manifest: Manifest) -> None:
 
 
 def clean(job: Job, keep_runs: bool) -> None:
-    """Removes what only the build needed; its record stays, so that the same command knows it is done."""
+    """Removes what only the build needed, and what dead attempts left; its record stays, so that it is known as done.
+
+    The dataset is complete by now: what cannot be removed is told and left, and is no fault of it.
+    """
     storage, temp = job.storage(), job.temp_storage()
-    for directory in (FAILURES, PROGRESS, REJECTED_PARTS, TEMP_DIR):
-        storage.remove_tree(directory)
-    if not keep_runs:
-        for directory in (RECEIPTS, GROUPS, GATHER):
-            storage.remove_tree(directory)
-        storage.remove(JOB_TOKENIZER)
-        storage.remove(STAGE)
-        temp.remove_tree(f"_build/runs-{job.fingerprint}")
+    folders = [(storage, name) for name in (FAILURES, PROGRESS, REJECTED_PARTS, TEMP_DIR)]
+    files: list[tuple[Storage, str]] = []
+    if keep_runs:
+        folders.append((temp, temp.temp_dir))
+    else:
+        folders += [(storage, name) for name in (RECEIPTS, GROUPS, GATHER)] + [(temp, runs_dir(job.fingerprint))]
+        files = [(storage, name) for name in (JOB_TOKENIZER, STAGE, PARTS)]
+    calls = [(place.remove_tree, name) for place, name in folders] + [(place.remove, name) for place, name in files]
+    failed = []
+    for remove, name in calls:
+        try:
+            remove(name)
+        except (OSError, PileshardError) as error:
+            failed.append(f"{name} ({describe(error)})")
+    if failed:
+        _log.warning("left behind, and removed by `pileshard clean %s`: %s", storage.url, "; ".join(failed))
+    if keep_runs and not failed:
+        remove_quietly(find_leftovers(storage, temp))
+    if temp.url != storage.url and (folder := temp.local_path(BUILD)) is not None:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # where no other build has its runs

@@ -8,9 +8,11 @@ import shutil
 import time
 from dataclasses import dataclass
 
+from beam_jobs.engine_workers import engine_workers
 from beam_jobs.job import Job
 from beam_jobs.options import BuildOptions
 from beam_jobs.shard_plan import RECORD_OVERHEAD
+from beam_jobs.spread import parts_plan
 from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
 from pileshard.tokenize import load
@@ -69,7 +71,10 @@ def forecast_lines(job: Job, options: BuildOptions, tokenizer_bytes: bytes, toke
     """The forecast in sentences."""
     inputs = job.record.inputs
     stored = sum(entry.size for entry in inputs)
-    lines = [f"{len(inputs):,} inputs, {stored:,} bytes; {len(inputs) * options.parts_per_input:,} tokenize items"]
+    workers, _ = engine_workers(options.workers, options.beam_args)
+    plan = parts_plan(job, options.parts_per_input, workers)
+    items = sum(one.parts for one in plan.inputs)
+    lines = [f"{len(inputs):,} inputs, {stored:,} bytes; {items:,} tokenize items for {workers:,} workers"]
     sample = take_sample(job, tokenizer_bytes)
     if not sample.documents:
         return [*lines, "the sample holds no document: nothing can be foretold"]

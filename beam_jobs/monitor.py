@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from tqdm import tqdm
 
-from beam_jobs.job import JOB, STAGE, GatherItem, Item, JobRecord, MergeItem, receipt_path, write_json
+from beam_jobs.job import JOB, STAGE, GatherItem, HashItem, Item, JobRecord, MergeItem, receipt_path, write_json
 from beam_jobs.progress import Beat, Progress, Stage, StageItem, stage_progress
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
@@ -108,7 +108,10 @@ def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
         return weights[item.group] // item.count
     if isinstance(item, GatherItem):
         return item.size
-    return input_sizes[item.input] // item.parts
+    if isinstance(item, HashItem):
+        return input_sizes[item.input]
+    end = input_sizes[item.input] if item.end is None else item.end
+    return max(0, end - item.begin)
 
 
 class WorkingItem(msgspec.Struct, frozen=True, kw_only=True):

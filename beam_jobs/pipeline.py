@@ -21,7 +21,7 @@ import msgspec
 
 from beam_jobs.engines import choose_engine
 from beam_jobs.items import leave_failure, run_item
-from beam_jobs.job import GatherReceipt, Item, Job, TokenizeReceipt
+from beam_jobs.job import GatherReceipt, Item, Job, MergeReceipt, TokenizeReceipt
 from pileshard.errors import BuildError, MissingExtraError
 from pileshard.version import __version__
 
@@ -78,8 +78,10 @@ class ItemFn(beam.DoFn):
                 }
             elif isinstance(receipt, GatherReceipt):
                 counts = {"run_bytes": sum(run.size for _, run in receipt.runs)}
-            else:
+            elif isinstance(receipt, MergeReceipt):
                 counts = {"shard_bytes": receipt.shard["size"]}
+            else:
+                counts = {}
             for name, count in {"items": 1, "seconds": round(receipt.seconds), **counts}.items():
                 Metrics.counter("pileshard", name).inc(count)
         return [item.name]

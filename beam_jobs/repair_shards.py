@@ -29,6 +29,7 @@ from beam_jobs.job import (
     receipt_path,
     write_json,
 )
+from beam_jobs.parts import joined
 from beam_jobs.runs import Group
 from beam_jobs.shard_plan import GroupPlan, group_path, plan_groups
 from beam_jobs.stages import Stages, has_size
@@ -291,13 +292,14 @@ class ShardRepair:
         except (OSError, msgspec.DecodeError):
             return None
         fingerprint = record.fingerprint()
-        by_input: dict[int, dict[tuple[str, int], list[TokenizeReceipt]]] = {}
+        by_input: dict[int, dict[tuple[str, int, bool], list[TokenizeReceipt]]] = {}
         for path in self._storage.files(RECEIPTS):
             with contextlib.suppress(OSError, msgspec.DecodeError):
                 receipt = msgspec.json.decode(self._storage.read_bytes(path), type=TokenizeReceipt)
                 if path == receipt_path(fingerprint, receipt.item):
                     item = receipt.item
-                    by_input.setdefault(item.input, {}).setdefault((item.engine, item.parts), []).append(receipt)
+                    of_plan = (item.engine, item.parts, item.entry is not None)
+                    by_input.setdefault(item.input, {}).setdefault(of_plan, []).append(receipt)
         temp = Storage(self._options.temp_url or self._storage.url, self._options.storage_options)
         found: list[TokenizeReceipt] = []
         for number, entry in enumerate(self._manifest.inputs):
@@ -305,11 +307,8 @@ class ShardRepair:
                 continue
             # An input whose fast tokens were refused has receipts of both engines: the reference's count.
             sets = sorted(by_input.get(number, {}).items(), key=lambda pair: pair[0][0] != "reference")
-            whole = [
-                receipts
-                for (_, parts), receipts in sets
-                if len(receipts) == parts and all(receipt.input_sha256 == entry.sha256 for receipt in receipts)
-            ]
+            chains = [joined(receipts) for _, receipts in sets]
+            whole = [chain for chain in chains if chain is not None and chain[-1].input_sha256 == entry.sha256]
             if not whole:
                 return None
             found += whole[0]

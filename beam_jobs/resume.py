@@ -44,8 +44,9 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
         raise BuildError(f"{storage.url_of(JOB)}: damaged ({error}); build into a new output") from None
     difference = _difference(before, job.record)
     if difference is None:
-        known = _known_hashes(storage, complete)
-        difference = _changed_input(before.inputs, job.record.inputs, known, options.storage_options)
+        touched = any(old.version != new.version for old, new in zip(before.inputs, job.record.inputs, strict=True))
+        known = _known_hashes(storage, complete) if touched else {}
+        difference = _changed_input(before.inputs, job.record.inputs, known, job)
     if difference is not None:
         raise BuildError(
             f"{storage.url}: holds a {'dataset' if complete else 'build'} of something else: {difference}. "
@@ -100,12 +101,13 @@ def _known_hashes(storage: Storage, complete: bool) -> dict[str, str]:
     for path in storage.files(RECEIPTS):
         if "/tokenize-" in path:
             data: Any = msgspec.json.decode(storage.read_bytes(path), type=TokenizeReceipt)
-            known[str(data.item.input)] = data.input_sha256
+            if data.input_sha256:
+                known[str(data.item.input)] = data.input_sha256
     return known
 
 
 def _changed_input(
-    before: list[InputFile], now: list[InputFile], known: dict[str, str], storage_options: dict[str, Any]
+    before: list[InputFile], now: list[InputFile], known: dict[str, str], job: Job
 ) -> str | None:
     """The first input that was read already and has other bytes now.
 
@@ -117,7 +119,7 @@ def _changed_input(
         if old.version == new.version or not wanted:
             continue
         digest = hashlib.sha256()
-        with open_url(new.url, storage_options) as file:
+        with open_url(new.url, job.storage_options, retry=job.retry) as file:
             while chunk := file.read(8 << 20):
                 digest.update(chunk)
         if digest.hexdigest() != wanted:

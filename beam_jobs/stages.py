@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from beam_jobs.arrivals import arrived
 from beam_jobs.items import take_failures
-from beam_jobs.job import GatherReceipt, Item, Job, TokenizeReceipt, finished, receipt_path
+from beam_jobs.job import (
+    CountReceipt,
+    GatherReceipt,
+    HashReceipt,
+    Item,
+    Job,
+    TokenizeItem,
+    TokenizeReceipt,
+    finished,
+    receipt_path,
+)
 from beam_jobs.monitor import Monitor, item_size
+from beam_jobs.parts import item_cost
+from beam_jobs.work_share import StageTime, stage_time
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.storage import Storage
 
@@ -26,7 +39,9 @@ class Stages:
       token_bytes: bytes of a token on disk, 2 or 4.
       eod_id: closes each document.
       beam_args: the user's options for Beam.
-      workers: processes on this machine, where the user names no runner.
+      workers: items that the engine does at once; processes on this machine, where the user names no runner.
+      workers_known: whether that is more than a guess.
+      times: how each stage that did something spent its time, by its name; filled by `do`.
     """
 
     job: Job
@@ -34,6 +49,8 @@ class Stages:
     eod_id: int
     beam_args: tuple[str, ...]
     workers: int
+    workers_known: bool = True
+    times: dict[str, StageTime] = field(default_factory=dict)
 
     def do(self, stage: str, items: Sequence[Any], kind: type[Any], weights: list[int]) -> list[Any]:
         """Does the items that have no receipt, largest first, and returns all receipts in the order of the items.
@@ -55,10 +72,17 @@ class Stages:
         drop_hollow_receipts(job, items, kind)
         sized: list[tuple[Item, int]] = [(item, item_size(item, weights, sizes)) for item in items]
         done = dict(finished(storage, job.fingerprint, list(items), kind))
-        todo = [item for item, _ in sorted(sized, key=lambda pair: -pair[1]) if done[item] is None]
+
+        def cost(pair: tuple[Item, int]) -> float:
+            item, size = pair
+            return item_cost(item, sizes[item.input]) if isinstance(item, TokenizeItem) else size
+
+        ordered = sorted(sized, key=cost, reverse=True)
+        todo = [item for item, _ in ordered if done[item] is None]
         if len(todo) < len(items):
             _log.info("%s: %d of %d items were done already", stage, len(items) - len(todo), len(items))
         if todo:
+            began = time.monotonic()
             with Monitor(storage, stage, job.fingerprint, sized):
                 try:
                     run_items(job, todo, self.token_bytes, self.eod_id, self.beam_args, self.workers)
@@ -74,7 +98,10 @@ class Stages:
                         or f"the {stage} stage stopped: {_last_line(error)}; run the same command again, which "
                         "continues the build"
                     ) from error
+            seconds = time.monotonic() - began
             done = arrived(job, items, kind)
+            receipts = [done[item] for item in todo if done[item] is not None]
+            self.times[stage] = stage_time(seconds, receipts, self.workers if self.workers_known else None)
         missing = [item.name for item in items if done[item] is None]
         if missing:
             messages = take_failures(storage)
@@ -89,7 +116,7 @@ def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> Non
     """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
     storage, temp = job.storage(), job.temp_storage()
     for item, receipt in finished(storage, job.fingerprint, list(items), kind):
-        if receipt is None:
+        if receipt is None or isinstance(receipt, CountReceipt | HashReceipt):
             continue
         if isinstance(receipt, TokenizeReceipt):
             files = [(temp, run.path, run.size) for run in receipt.runs]
