@@ -7,7 +7,7 @@ DEMO   := .demo
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow faults lint format bench schemas golden clean
+.PHONY: help demo test test-slow test-cluster faults lint format bench schemas golden clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,9 @@ test: $(VENV)/.test ## run the tests
 
 test-slow: $(VENV)/.test ## run the exhaustive suites too (an hour)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-cluster: $(VENV)/.test ## three hosts as namespaces: kill hosts, drivers and storage at random moments (root, /dev/fuse)
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 faults: $(VENV)/.test ## inject each kind of fault; a table of what verify detects and repair mends
 	$(BIN)/python tests/audit/fault_table.py

@@ -88,11 +88,15 @@ def dealt(parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     return np.stack(rows, axis=1).reshape(-1, *rows[0].shape[1:])
 
 
+def _files(root: Path, name: str) -> list[Path]:
+    return [root / f"{name}.rank{rank}" for rank in range(RANKS)]
+
+
 @pytest.mark.parametrize("silently", [False, True], ids=["killed", "cut off"])
 def test_a_build_goes_on_without_a_host_and_training_reads_what_it_gave(lab: Lab, local: Path, silently: bool) -> None:
     alpha, beta, gamma = lab.hosts
     output = "silent" if silently else "killed"
-    hold(gamma, operation="create", path=f"{output}/_build/tmp/*")
+    hold(gamma, operation="rename", path=f"{output}/_build/runs-*")
     build = lab.start_build(alpha, output)
     wait_until(lambda: is_held(gamma), build)
     found = status(beta, output)
@@ -128,10 +132,6 @@ def test_a_build_goes_on_without_a_host_and_training_reads_what_it_gave(lab: Lab
     read = dealt(parts)
     assert len(whole) - len(read) < RANKS * BATCH
     assert np.array_equal(read, whole[: len(read)])
-
-
-def _files(root: Path, name: str) -> list[Path]:
-    return [root / f"{name}.rank{rank}" for rank in range(RANKS)]
 
 
 def test_a_killed_driver_is_followed_by_the_same_command_on_another_host(lab: Lab, local: Path) -> None:
@@ -187,7 +187,7 @@ def test_listings_and_attributes_may_lag(lab: Lab, local: Path) -> None:
     alpha, _, gamma = lab.hosts
     for host in lab.hosts:
         assert host.mount is not None
-        host.mount.set(latency=0.002, cache=5.0)
+        host.mount.set(latency=0.002, cache=3.0)
     build = lab.start_build(alpha, "lag")
     assert build.wait() == 0, build.printed()
     is_whole(lab, "lag", local)
