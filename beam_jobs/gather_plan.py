@@ -32,8 +32,9 @@ from pileshard.format.storage import Storage
 #: Runs of a source that a shard reads from without a gather stage.
 MOST_RUNS = 4096
 
-#: Blocks that one item gathers, one after the other: about 4 GB with runs of 256 MiB.
-BLOCKS_AN_ITEM = 16
+#: An item gathers some blocks, one after the other.
+_ITEM_BYTES = 4 << 30
+_MOST_BLOCKS = 16
 
 
 class BatchRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,25 +88,36 @@ def plan_gather(
     if max((len(group.runs) for group in groups), default=0) <= (most_runs or MOST_RUNS):
         return None
     runs = [BatchRun(input=receipt.item.input, run=run) for receipt in receipts for run in receipt.runs]
-    count = math.isqrt(len(runs) - 1) + 1
+    count = batch_count(len(runs))
     batches = [runs[first:last] for first, last in pairwise(len(runs) * at // count for at in range(count + 1))]
     blocks = cut_blocks(groups, count)
     named = msgspec.json.encode(([run.run.path for run in runs], blocks))
     plan = hashlib.sha256(named).hexdigest()[:12]
     total = sum(sum(group.weights) for group in groups)
+    step = blocks_an_item(total // (len(batches) * len(blocks)))
     items = [
         GatherItem(
             plan=plan,
             batch=batch,
             batches=len(batches),
             first=first,
-            last=min(first + BLOCKS_AN_ITEM, len(blocks)) - 1,
-            size=total * min(BLOCKS_AN_ITEM, len(blocks) - first) // (len(blocks) * len(batches)),
+            last=min(first + step, len(blocks)) - 1,
+            size=total * min(step, len(blocks) - first) // (len(blocks) * len(batches)),
         )
         for batch in range(len(batches))
-        for first in range(0, len(blocks), BLOCKS_AN_ITEM)
+        for first in range(0, len(blocks), step)
     ]
     return GatherPlan(batches, blocks, items)
+
+
+def batch_count(runs: int) -> int:
+    """Batches, and blocks, for a number of runs: the square root."""
+    return math.isqrt(runs - 1) + 1
+
+
+def blocks_an_item(block_bytes: int) -> int:
+    """Blocks that one item gathers, for the bytes that a batch has in one."""
+    return max(1, min(_MOST_BLOCKS, _ITEM_BYTES // max(1, block_bytes)))
 
 
 def cut_blocks(groups: Sequence[GroupPlan], count: int) -> list[list[KeyRange]]:
