@@ -1,0 +1,197 @@
+"""A pipeline on a runner, from the first connection to its end; what the runner's errors mean, in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from beam_jobs.local_runner import local_runner, run_with_workers
+from pileshard.errors import BuildError, PileshardError
+
+if TYPE_CHECKING:
+    from apache_beam import Pipeline
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+_log = logging.getLogger("pileshard.build")
+
+#: Name of Beam's own runner on this machine.
+LOCAL = "local"
+
+#: How long a scheduler or job server may take to answer, in seconds.
+ANSWER_SECONDS = 20
+
+_AGAIN = "run the same command again, which continues the build"
+_MEMORY = "killed, or out of memory: then lower --run-bytes, or give a worker fewer threads or more memory"
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A runner with its options.
+
+    Attributes:
+      name: the runner's short name, `local` for Beam's own on this machine, or the class that the user named.
+      options: for the pipeline.
+      processes: of the local runner.
+    """
+
+    name: str
+    options: PipelineOptions
+    processes: int
+
+    def run(self, apply: Callable[[Pipeline], Any]) -> None:
+        """Runs a pipeline to its end.
+
+        Args:
+          apply: puts the transforms into the pipeline.
+
+        Raises:
+          BuildError: the engine itself failed, in a sentence.
+          Exception: what the engine makes of an error of the pipeline's own code.
+        """
+        if self.name == LOCAL and self.processes > 1:
+            run_with_workers(lambda: self._run(apply))
+        else:
+            self._run(apply)
+
+    def _run(self, apply: Callable[[Pipeline], Any]) -> None:
+        import apache_beam as beam
+
+        _await_server(self.name, self.options)
+        pipeline = None
+        with quiet(), _quiet_threads(self.name != LOCAL):
+            try:
+                runner = local_runner(self.processes) if self.name == LOCAL else None
+                with beam.Pipeline(runner=runner, options=self.options) as pipeline:
+                    apply(pipeline)
+                _check_futures(pipeline.result)
+            except BaseException as error:
+                _end(pipeline, cancel=True)
+                if not isinstance(error, Exception) or isinstance(error, PileshardError):
+                    raise
+                sentence = _sentence(error)
+                if sentence is None and self.name != LOCAL and getattr(pipeline, "result", None) is None:
+                    sentence = f"{self.name}: {one_line(error)}"  # the runner has not begun
+                if sentence is None:
+                    raise
+                raise BuildError(sentence) from error
+            _end(pipeline, cancel=False)
+
+
+def server_address(options: PipelineOptions) -> tuple[str, int] | None:
+    """Host and port of the scheduler or job server that options name, or None where there is none to be asked."""
+    endpoint = _job_endpoint(options) or _scheduler(options)
+    scheme, _, rest = endpoint.rpartition("://")
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    if scheme not in ("", "tcp", "tls") or not colon or not port.isdecimal():
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _job_endpoint(options: PipelineOptions) -> str:
+    from apache_beam.options.pipeline_options import PortableOptions
+
+    return options.view_as(PortableOptions).job_endpoint or ""
+
+
+def _scheduler(options: PipelineOptions) -> str:
+    return options.get_all_options().get("address") or ""
+
+
+def _await_server(name: str, options: PipelineOptions) -> None:
+    """Raises BuildError where the scheduler or job server does not answer in time."""
+    import grpc  # type: ignore[import-untyped,unused-ignore]
+
+    address = server_address(options)
+    if address is None:
+        return
+    try:
+        with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
+            if _scheduler(options).startswith("tcp://"):
+                connection.recv(1)  # a Dask scheduler speaks first; its client would wait for that for ever
+        if endpoint := _job_endpoint(options):
+            with grpc.insecure_channel(endpoint) as channel:
+                grpc.channel_ready_future(channel).result(timeout=ANSWER_SECONDS)
+    except (OSError, grpc.FutureTimeoutError) as error:
+        reason = getattr(error, "strerror", None) or "timed out"
+        raise BuildError(
+            f"{name}: nothing answers at {address[0]}:{address[1]} ({reason}); start it there or mend the address"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What Beam and its runners say of errors, in many lines, is said in one by the driver."""
+    loggers = [logging.getLogger(name) for name in (None, "apache_beam", "distributed", "distributed.client")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _quiet_threads(wanted: bool) -> Iterator[None]:
+    """Threads of a runner end in exceptions when its server is gone."""
+    hook = threading.excepthook
+    if wanted:
+        threading.excepthook = lambda args: _log.debug("a thread of the runner ended: %s", args.exc_value)
+    try:
+        yield
+    finally:
+        threading.excepthook = hook
+
+
+def _check_futures(result: Any) -> None:
+    """Raises BuildError for work that the scheduler has not done: Beam's result of Dask takes lost work for done."""
+    if any(future.status != "finished" for future in getattr(result, "futures", ())):
+        raise BuildError(f"the connection to the Dask scheduler was lost; {_AGAIN}")
+
+
+def _end(pipeline: Any, cancel: bool) -> None:
+    """Ends what a runner leaves behind: a job that nobody waits for, a client and its threads."""
+    result = getattr(pipeline, "result", None)
+    with contextlib.suppress(Exception):
+        if cancel and result is not None:
+            result.cancel()
+    for thread in threading.enumerate():
+        if thread.name == "wait_until_finish_read":  # ends by an exception of its own when the server is gone
+            thread.join(5)
+    with contextlib.suppress(Exception):
+        if (client := getattr(result, "client", None)) is not None:
+            client.close(timeout=5)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What a person is to know of an engine's failure; None where it is none of the engine's own."""
+    kind, text = type(error).__name__, str(error)
+    if kind == "KilledWorker":
+        return f"the workers that had an item died, one after another ({_MEMORY}); {_AGAIN}"
+    if kind in ("FutureCancelledError", "CancelledError", "CommClosedError"):
+        return f"the connection to the Dask scheduler was lost ({one_line(error)}); {_AGAIN}"
+    if kind in ("FutureTimeoutError", "_MultiThreadedRendezvous", "_InactiveRpcError"):
+        said = getattr(error, "details", lambda: None)() or "no answer"
+        return f"the job server, or a worker pool, does not answer any more ({said.strip()[:200]}); {_AGAIN}"
+    if "SDK worker disconnected" in text or "Channel closed prematurely" in text:
+        return f"a worker died ({_MEMORY}); {_AGAIN}"
+    if "control connection" in text:
+        return (
+            "the job server waited in vain for a worker: see that the worker pool of --environment_config runs, "
+            f"reaches the job server and finds a `python` with pileshard[beam]; then {_AGAIN}"
+        )
+    return None
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text in one line: all of it, or the last line where it holds a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "Traceback" in str(error):
+        lines = lines[-1:]
+    return "; ".join(lines)[:500] or type(error).__name__
