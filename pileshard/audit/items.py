@@ -145,11 +145,16 @@ class Auditor:
         """The reference with the dataset's policy; None where the dataset's tokenizer cannot be used."""
         try:
             data = self.storage.read_bytes(self.manifest.tokenizer_path)
-            return _load(data, self.manifest.eod_token, self.manifest.options.special_tokens)
+            return reference(data, self.manifest.eod_token, self.manifest.options.special_tokens)
         except (OSError, PileshardError):
             return None
 
 
 @lru_cache(maxsize=2)
-def _load(data: bytes, eod: str, special_tokens: Any) -> Tokenizer:
+def reference(data: bytes, eod: str, special_tokens: Any) -> Tokenizer:
+    """The reference tokenizer of a `tokenizer.json`, kept for the next one who asks.
+
+    Raises:
+      PileshardError: it is none.
+    """
     return load(data, eod=eod, special_tokens=special_tokens, engine="reference")

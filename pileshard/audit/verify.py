@@ -13,7 +13,17 @@ from typing import Any, Literal, get_args
 from tqdm import tqdm
 
 from pileshard.audit.input_checks import Sample, Tally, check_tallies
-from pileshard.audit.items import AuditItem, InputItem, ItemResult, ShardItem, ShardResult, Task, item_bytes, plan_items
+from pileshard.audit.items import (
+    AuditItem,
+    InputItem,
+    ItemResult,
+    ShardItem,
+    ShardResult,
+    Task,
+    item_bytes,
+    plan_items,
+    reference,
+)
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.rejected_checks import check_rejected
@@ -223,8 +233,6 @@ class Audit:
         return manifest
 
     def _tokenizer(self, manifest: Manifest) -> None:
-        from pileshard.tokenize import load
-
         path = TOKENIZER
 
         def fault(kind: FaultKind, message: str) -> None:
@@ -239,7 +247,7 @@ class Audit:
         if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
             return fault(FaultKind.WRONG_SHA256, "its bytes are not those of the build")
         try:
-            tokenizer = load(data, eod=manifest.eod_token, special_tokens="text", engine="reference")
+            tokenizer = reference(data, manifest.eod_token, "text")
         except PileshardError as error:
             return fault(FaultKind.TOKENIZER, str(error))
         found = (tokenizer.vocab_size, tokenizer.eod_id, tokenizer.dtype.itemsize)
