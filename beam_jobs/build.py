@@ -35,10 +35,13 @@ from beam_jobs.job import (
     TokenizeReceipt,
     write_json,
 )
+from beam_jobs.lease import Lease
+from beam_jobs.leftovers import live_command
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GROUP_COUNT, GroupPlan, group_path, merge_items, plan_groups
+from beam_jobs.space import check_space
 from beam_jobs.spread import Spread, parts_plan
 from beam_jobs.stages import Stages
 from beam_jobs.work_share import StageTime
@@ -159,7 +162,8 @@ class _Driver:
 
     def _build(self, lease: Lease) -> BuildResult:
         self.began = True
-        check_space(self.job, self.options, self.tokenizer)
+        if self.options.space_check:
+            check_space(self.job, self.tokenizer)
         if not self.storage.write_new(JOB, msgspec.json.encode(self.job.record, order="deterministic")):
             check_same_job(self.storage, self.job, self.options)
             write_json(self.storage, JOB, self.job.record)

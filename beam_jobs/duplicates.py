@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from beam_jobs.job import GROUPS, MergeItem
+from beam_jobs.job import MergeItem
 from beam_jobs.reads import side_by_side
 from beam_jobs.runs import identities, read_rows
-from beam_jobs.shard_plan import RunSlice, group_path
+from beam_jobs.shard_plan import GROUP_COUNT, RunSlice, group_path
 from pileshard.format.storage import Storage
 
 #: Rows of other sources in memory at a time, about.
@@ -68,8 +68,8 @@ def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.
 
 
 def _other_runs(storage: Storage, item: MergeItem) -> list[RunSlice]:
-    own = group_path(item.group)
-    paths = [path for path in storage.files(GROUPS) if path != own]
+    count = msgspec.json.decode(storage.read_bytes(GROUP_COUNT), type=int)
+    paths = [group_path(number) for number in range(count) if number != item.group]
     runs = [run for path in paths for run in msgspec.json.decode(storage.read_bytes(path), type=list[RunSlice])]
     return [run for run in runs if run.group.split == item.split]
 

@@ -15,7 +15,7 @@ from beam_jobs.shard_plan import RECORD_OVERHEAD
 from beam_jobs.spread import parts_plan
 from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
-from pileshard.tokenize import load
+from pileshard.tokenize import Tokenizer, load
 
 #: Decompressed bytes that are read of each sampled input, and how many inputs are sampled.
 SAMPLE_BYTES = 8 << 20
@@ -34,10 +34,16 @@ class Sample:
     seconds: float = 0.0
 
 
-def take_sample(job: Job, tokenizer_bytes: bytes) -> Sample:
-    """Reads and tokenizes the begin of some inputs, spread over the list."""
+def take_sample(job: Job, tokenizer: Tokenizer, most_encoded: int | None = None) -> Sample:
+    """Reads and tokenizes the begin of some inputs, spread over the list.
+
+    Args:
+      job: the job.
+      tokenizer: with the engine that is to be timed.
+      most_encoded: bytes of text to tokenize, about; the tokens of the rest are taken to be as many a byte.
+    """
     options = job.record.options
-    tokenizer = load(tokenizer_bytes, eod=job.record.eod, special_tokens=options.special_tokens, engine=job.engine)
+    encoded = 0
     paths = tuple(options.text_key.split(".")), tuple(options.source_key.split("."))
     inputs = sorted(job.record.inputs, key=lambda entry: -entry.size)
     step = max(1, len(inputs) // SAMPLE_INPUTS)
@@ -50,20 +56,28 @@ def take_sample(job: Job, tokenizer_bytes: bytes) -> Sample:
             stored += len(chunk)
 
         read = 0
-        with open_url(entry.url, job.storage_options) as raw:
+        with open_url(entry.url, job.storage_options, retry=job.retry) as raw:
             for block in line_blocks(raw, entry.url, on_bytes=on_bytes):
                 parsed = parse_lines(block, *paths)
                 read += sum(map(len, block.lines))
                 sample.lines += parsed.total
                 sample.documents += len(parsed.texts)
                 sample.text_bytes += sum(map(len, parsed.texts))
-                began = time.monotonic()
-                ids, _ = tokenizer.encode_batch(parsed.texts, parsed.lines)
-                sample.seconds += time.monotonic() - began
-                sample.tokens += len(ids) + len(parsed.texts)
+                for text, line in zip(parsed.texts, parsed.lines, strict=True) if most_encoded else ():
+                    if encoded >= (most_encoded or 0):
+                        break
+                    encoded += len(text)
+                    sample.tokens += len(tokenizer.encode_batch([text], [line])[0])
+                if most_encoded is None:
+                    began = time.monotonic()
+                    ids, _ = tokenizer.encode_batch(parsed.texts, parsed.lines)
+                    sample.seconds += time.monotonic() - began
+                    sample.tokens += len(ids) + len(parsed.texts)
                 if read >= SAMPLE_BYTES:
                     break
         sample.stored += stored
+    if encoded:
+        sample.tokens = sample.tokens * sample.text_bytes // encoded + sample.documents
     return sample
 
 
@@ -75,7 +89,8 @@ def forecast_lines(job: Job, options: BuildOptions, tokenizer_bytes: bytes, toke
     plan = parts_plan(job, options.parts_per_input, workers)
     items = sum(one.parts for one in plan.inputs)
     lines = [f"{len(inputs):,} inputs, {stored:,} bytes; {items:,} tokenize items for {workers:,} workers"]
-    sample = take_sample(job, tokenizer_bytes)
+    special = job.record.options.special_tokens
+    sample = take_sample(job, load(tokenizer_bytes, eod=job.record.eod, special_tokens=special, engine=job.engine))
     if not sample.documents:
         return [*lines, "the sample holds no document: nothing can be foretold"]
     scale = stored / sample.stored

@@ -65,7 +65,8 @@ def run_with_workers(run: Callable[[], None]) -> None:
             failure.append(error)
 
     before = threading.excepthook
-    _remove_leftovers()
+    for path in dead_drivers():
+        shutil.rmtree(path, ignore_errors=True)
     prefix = f"{_PREFIX}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as pids:
         os.environ[DRIVER_PID] = str(os.getpid())
@@ -93,16 +94,18 @@ def run_with_workers(run: Callable[[], None]) -> None:
         raise failure[0]
 
 
-def _remove_leftovers() -> None:
-    """Removes the directories of drivers that were killed."""
+def dead_drivers() -> list[str]:
+    """Directories on this machine of drivers that were killed."""
+    found = []
     for path in glob.glob(os.path.join(tempfile.gettempdir(), f"{_PREFIX}*")):
         driver = os.path.basename(path).removeprefix(_PREFIX).split("-")[0]
         try:
             os.kill(int(driver), 0)
         except ProcessLookupError:
-            shutil.rmtree(path, ignore_errors=True)
+            found.append(path)
         except (ValueError, OSError):
             continue
+    return found
 
 
 def _end_workers(directory: str) -> None:

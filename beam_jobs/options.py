@@ -69,6 +69,7 @@ class BuildOptions:
     keep_runs: bool = False
     run_bytes: int = 256 * 2**20
     retry_seconds: float = RETRY_SECONDS
+    space_check: bool = True
     storage_options: dict[str, Any] = field(default_factory=dict)
     beam_args: tuple[str, ...] = ()
 

@@ -106,9 +106,7 @@ def _known_hashes(storage: Storage, complete: bool) -> dict[str, str]:
     return known
 
 
-def _changed_input(
-    before: list[InputFile], now: list[InputFile], known: dict[str, str], job: Job
-) -> str | None:
+def _changed_input(before: list[InputFile], now: list[InputFile], known: dict[str, str], job: Job) -> str | None:
     """The first input that was read already and has other bytes now.
 
     Its time or tag of change is asked first; only where that differs, the bytes are hashed: a copied or touched file is

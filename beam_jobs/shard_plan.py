@@ -74,6 +74,10 @@ class GroupPlan:
     weights: list[int] = field(default_factory=lambda: [0] * (1 << BUCKET_BITS))
 
 
+#: How many groups there are: a listing may miss some.
+GROUP_COUNT = f"{GROUPS}/count.json"
+
+
 def group_path(number: int) -> str:
     """Where a group's list of runs lies, for the merge items to read."""
     return f"{GROUPS}/{number:05d}.json"

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from pileshard.commands import build, inspect, repair, stats, status, verify
+from pileshard.commands import build, clean, inspect, repair, stats, status, verify
 from pileshard.errors import OptionError, PileshardError
 from pileshard.version import __version__
 
@@ -62,6 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="pileshard", description="From jsonl.zst to the tensors of a training step.")
     parser.add_argument("--version", action="version", version=f"pileshard {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (build, verify, repair, status, inspect, stats):
+    for module in (build, verify, repair, status, clean, inspect, stats):
         module.add(commands)
     return parser

@@ -69,6 +69,11 @@ def add(commands: Any) -> None:
         help="how long storage is tried again where a fault may pass, until the build stops (default 90)",
     )
     argument(
+        "--no-space-check",
+        action="store_true",
+        help="do not compare the space that is needed with what is free (quotas are not seen, nor compression)",
+    )
+    argument(
         "--plan-only", action="store_true", help="say what the build would do and take, from a sample; write nothing"
     )
     argument("--keep-runs", action="store_true", help="keep runs and receipts after the build")
@@ -108,6 +113,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         keep_runs=args.keep_runs,
         run_bytes=parse_size(args.run_bytes, "--run-bytes"),
         retry_seconds=args.retry_seconds,
+        space_check=not args.no_space_check,
         storage_options=parse_storage_options(args.storage_option),
         beam_args=tuple(beam_args),
     )

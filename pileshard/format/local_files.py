@@ -250,6 +250,29 @@ def publish_file(temp: str, target: str, written: WrittenFile, attempts: LocalAt
     sync_directory(os.path.dirname(target), attempts)
 
 
+def link_new(temp: str, target: str) -> bool:
+    """Gives a file a second name, if nothing has that; tells whether it did."""
+    try:
+        os.link(temp, target)
+    except FileExistsError:
+        # A link that was made may be said to be there already.
+        return os.path.samefile(temp, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV):
+            raise
+        with open(temp, "rb") as source:  # no links there
+            data = source.read()
+        try:
+            with open(target, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            return False
+    sync_directory(os.path.dirname(target))
+    return True
+
+
 def _holds(path: str, written: WrittenFile) -> bool:
     """Whether a file has the bytes that were written."""
     try:

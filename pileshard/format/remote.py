@@ -8,6 +8,7 @@ through `attempts`: a transient fault is tried again a bounded number of times, 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -41,6 +42,20 @@ _VERSION_KEYS = (
 def version_of(info: dict[str, Any]) -> str:
     """What of a file's description tells this version from others (ETag, generation, time of change), or ""."""
     return next((f"{key}={info[key]}" for key in _VERSION_KEYS if info.get(key) is not None), "")
+
+
+def modified_of(info: dict[str, Any]) -> float | None:
+    """When a file was written, as its description tells it: seconds since 1970, or None."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "modified", "created"):
+        value = info.get(key)
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+        if isinstance(value, datetime.datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None
 
 
 class _RemoteFile(io.RawIOBase):

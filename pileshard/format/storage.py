@@ -17,7 +17,7 @@ from pileshard.errors import StorageError
 from pileshard.format import local_files
 from pileshard.format.filesystems import open_filesystem
 from pileshard.format.local_files import read_at, sync_directory
-from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, version_of
+from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, modified_of, version_of
 from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_transient
 
 __all__ = ["TEMP_DIR", "Storage", "WholeFile", "open_filesystem", "open_url", "read_at", "sync_directory"]
@@ -435,6 +435,42 @@ class Storage:
                 file.closed = True
                 file.buffer = None
             raise
+
+    def write_new(self, relative: str, data: bytes) -> bool:
+        """Writes a whole file where there is none of that name, atomically.
+
+        Returns:
+          False where there was one, which stays as it is.
+        """
+        path = self.path(relative)
+        if self.is_local:
+            temp = f"{self.temp_dir}/{uuid.uuid4().hex}"
+            self.write_bytes(temp, data)
+            try:
+                return self._local.run(lambda: local_files.link_new(self.path(temp), path), path)
+            finally:
+                self.remove(temp)
+
+        def put() -> bool:
+            try:
+                self.fs.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        if self.fs.exists(path):  # clients that know no `mode` write over what is there
+            return False
+        return attempts(put, lambda: self.url_of(relative), self.retry, retries=self.retries, what="written")
+
+    def modified(self, relative: str) -> float | None:
+        """When a file was written, in seconds since 1970; None where that is not known or the file is not there."""
+        try:
+            if self.is_local:
+                return self._local.run(lambda: os.stat(self.path(relative)), self.path(relative)).st_mtime
+            info = self._attempts(lambda: self._info(relative), relative)
+        except FileNotFoundError:
+            return None
+        return modified_of(info)
 
     def write_bytes(self, relative: str, data: bytes) -> None:
         """Writes a whole file atomically."""
