@@ -231,11 +231,10 @@ class IndexRows:
             )
         whole = shard.index_size <= 4 * 8 * _RECORDS_AT_ONCE
         self._table: Ints | None = None
-        data = self._range(0, shard.index_size + 1 if whole else HEADER_BYTES)
-        if whole and len(data) != size:
-            raise self.fault(
-                f"the manifest gives it {size:,} bytes, and it has {'more' if len(data) > size else len(data)}"
-            )
+        data = self._range(0, size + 1 if whole else HEADER_BYTES)
+        found = len(data) if whole else self._size()
+        if found != size:
+            raise self.fault(f"it has {'more than ' * (found > size)}{min(found, size):,} bytes, and {size:,} are due")
         if data[:HEADER_BYTES] != npy_header(self._columns):
             raise self.fault("its header is not that of an index")
         if whole:
@@ -254,6 +253,12 @@ class IndexRows:
     def fault(self, what: str) -> DatasetError:
         """An error about the index, as one sentence."""
         return DatasetError(f"{self._storage.url_of(self.shard.index_path)}: {what}; run `pileshard verify`")
+
+    def _size(self) -> int:
+        try:
+            return self._storage.size(self.shard.index_path)
+        except FileNotFoundError:
+            raise self.fault("the index is missing") from None
 
     def _range(self, start: int, end: int) -> bytes:
         try:
