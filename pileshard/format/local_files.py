@@ -231,7 +231,7 @@ def publish_file(temp: str, target: str, written: WrittenFile, attempts: LocalAt
       OSError: the rename fails.
     """
     if attempts.run(lambda: os.stat(temp), temp, (FileNotFoundError,)).st_size != written.size:
-        raise WrongLength(f"{target}: fewer bytes are in the file than were written to it")
+        raise WrongLength("fewer bytes are in the file than were written to it")
 
     def once() -> None:
         try:
