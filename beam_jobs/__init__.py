@@ -24,7 +24,10 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     engines.py          what each runner needs to be told
     engine_run.py       a pipeline on a runner; what its errors mean
     local_runner.py     Beam's own runner on this machine; its processes are local_worker.py
-    progress.py         heartbeats of items; monitor.py shows them, to the driver and to `pileshard status`
+    progress.py         heartbeats of items
+    watch.py            what receipts and heartbeats tell of a stage, looked at again and again
+    monitor.py          what the driver shows of it, and leaves for others
+    status.py           what `pileshard status` tells of a build
     resume.py           what an output holds already, and whether a command may continue it
     forecast.py         what a build would do and take (`--plan-only`)
     stages.py           runs the items of a stage that have no receipt

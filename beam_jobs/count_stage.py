@@ -55,7 +55,7 @@ def count_item(job: Job, item: CountItem, retries: Retries | None = None) -> Cou
     entry = job.record.inputs[item.input]
     read = 0
     counted, unfit = None, None
-    with Heartbeat(storage, item.name) as heartbeat:
+    with Heartbeat(storage, item.name, job.beat_seconds) as heartbeat:
 
         def on_bytes(chunk: bytes) -> None:
             nonlocal read
@@ -80,7 +80,7 @@ def hash_item(job: Job, item: HashItem, retries: Retries | None = None) -> HashR
     digests = []
     size = 0
     unfit = None
-    with Heartbeat(storage, item.name) as heartbeat:
+    with Heartbeat(storage, item.name, job.beat_seconds) as heartbeat:
         try:
             with contextlib.closing(_open(job, entry.url, retries)) as raw:
                 for end in item.cuts[1:]:

@@ -22,6 +22,7 @@ from beam_jobs.job import (
     PROGRESS,
     RECEIPTS,
     REJECTED_PARTS,
+    SEEN,
     STAGE,
     Job,
     MergeReceipt,
@@ -234,7 +235,7 @@ def clean(job: Job, keep_runs: bool) -> None:
         folders.append((temp, temp.temp_dir))
     else:
         folders += [(storage, name) for name in (RECEIPTS, GROUPS, GATHER)] + [(temp, runs_dir(job.fingerprint))]
-        files = [(storage, name) for name in (JOB_TOKENIZER, STAGE, PARTS)]
+        files = [(storage, name) for name in (JOB_TOKENIZER, STAGE, SEEN, PARTS)]
     calls = [(place.remove_tree, name) for place, name in folders] + [(place.remove, name) for place, name in files]
     failed = []
     for remove, name in calls:

@@ -47,7 +47,7 @@ def gather_item(job: Job, item: GatherItem, token_bytes: int, retries: Retries |
     buffer = RunBuffer(source.dtype, job.run_bytes)
     runs: list[tuple[int, RunEntry]] = []
     documents = tokens = 0
-    with Heartbeat(storage, item.name) as heartbeat:
+    with Heartbeat(storage, item.name, job.beat_seconds) as heartbeat:
         for number in range(item.first, item.last + 1):
             for slices in side_by_side(partial(source.read, blocks[number]), range(len(batch))):
                 for span, of, rows, held in slices:

@@ -23,6 +23,7 @@ RECEIPTS = f"{BUILD}/receipts"
 FAILURES = f"{BUILD}/failures"
 PROGRESS = f"{BUILD}/progress"
 STAGE = f"{BUILD}/stage.json"
+SEEN = f"{BUILD}/seen.json"
 REJECTED_PARTS = f"{BUILD}/rejected"
 JOB_TOKENIZER = f"{BUILD}/tokenizer.json"
 GROUPS = f"{BUILD}/groups"
@@ -60,7 +61,8 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """All that an item needs: sent to the workers, and nothing of the submitting process beside it.
 
-    Where `only` is given (a repair), no other documents are tokenized; all lines are counted still.
+    Where `only` is given (a repair), no other documents are tokenized; all lines are counted still. `beat_seconds` lie
+    between two heartbeats of an item at least.
     """
 
     record: JobRecord
@@ -73,6 +75,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     storage_options: dict[str, Any]
     only: list[KeyRange] | None = None
     retry_seconds: float = RETRY_SECONDS
+    beat_seconds: float = 0.0
 
     def storage(self, retries: Retries | None = None) -> Storage:
         """The dataset's root; what is tried again there is counted in `retries`."""

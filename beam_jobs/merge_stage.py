@@ -50,8 +50,15 @@ def merge_item(
     Raises:
       BuildError: a run is missing or cut off.
     """
-    began = time.monotonic()
     storage = job.storage(retries)
+    with Heartbeat(storage, item.name, job.beat_seconds) as heartbeat:
+        return _merge(job, item, token_bytes, eod_id, storage, heartbeat)
+
+
+def _merge(
+    job: Job, item: MergeItem, token_bytes: int, eod_id: int, storage: Storage, heartbeat: Heartbeat
+) -> MergeReceipt:
+    began = time.monotonic()
     temp = job.temp_storage(storage.retries)
     runs = msgspec.json.decode(storage.read_bytes(group_path(item.group)), type=list[RunSlice])
     rows = _gather_rows(temp, runs, item, token_bytes)
@@ -60,20 +67,19 @@ def merge_item(
         duplicates = find_duplicates(storage, temp, item, rows)
     kept, dropped = rows[~duplicates], rows[duplicates]
     path = shard_path(item.source, item.split, item.number, item.count)
-    with Heartbeat(storage, item.name) as heartbeat:
 
-        def write(file: BinaryIO) -> _ShardWriter:
-            with ThreadPoolExecutor(1) as behind:
-                writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
-                for slab in _slabs(kept, token_bytes, slab_bytes(job.run_bytes)):
-                    writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
-                    heartbeat.beat(writer.size, writer.documents, writer.tokens)
-                writer.finish()
-            return writer
+    def write(file: BinaryIO) -> _ShardWriter:
+        with ThreadPoolExecutor(1) as behind:
+            writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
+            for slab in _slabs(kept, token_bytes, slab_bytes(job.run_bytes)):
+                writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
+                heartbeat.beat(writer.size, writer.documents, writer.tokens)
+            writer.finish()
+        return writer
 
-        writer = storage.publish(path, write)
-        index = writer.index().to_bytes()
-        storage.write_bytes(index_path(path), index)
+    writer = storage.publish(path, write)
+    index = writer.index().to_bytes()
+    storage.write_bytes(index_path(path), index)
     identities = identity_hashes(kept["input"], kept["line"])
     shard = ShardEntry(
         path=path,

@@ -1,7 +1,8 @@
-"""What the driver shows while a stage runs: share done, rate, time left. And what `pileshard status` tells of it."""
+"""What the driver shows while a stage runs, and leaves for whoever looks from outside."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -13,14 +14,21 @@ from typing import Any, Literal
 import msgspec
 from tqdm import tqdm
 
-from beam_jobs.job import JOB, STAGE, GatherItem, HashItem, Item, JobRecord, MergeItem, receipt_path, write_json
-from beam_jobs.progress import Beat, Progress, Stage, StageItem, stage_progress
-from pileshard.errors import BuildError
-from pileshard.format.manifest import Manifest
-from pileshard.format.paths import MANIFEST
+from beam_jobs.job import PROGRESS, SEEN, STAGE, GatherItem, HashItem, Item, MergeItem, receipt_path, write_json
+from beam_jobs.progress import Stage, StageItem
+from beam_jobs.status import stage_line
+from beam_jobs.watch import StageStatus, Watch
+from pileshard.errors import PileshardError
 from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.build")
+
+_LEAVE_SECONDS = 5.0
+_LINE_SECONDS = 10.0
+_LONGEST_LINE_SECONDS = 60.0
+
+#: Looking takes at most a twentieth of the driver's time: with 76,000 receipts a listing is 76 requests, or seconds.
+_SHARE_OF_TIME = 20
 
 
 class Monitor:
@@ -40,21 +48,24 @@ class Monitor:
             began=time.time(),
             items=[StageItem(item.name, receipt_path(fingerprint, item), size) for item, size in items],
         )
+        # What is in work tells of itself again; the rest is of commands that were killed.
+        with contextlib.suppress(OSError, PileshardError):
+            storage.remove_tree(PROGRESS)
         write_json(storage, STAGE, self._stage)
+        self._watch = Watch(storage, self._stage)
         self._live = sys.stderr.isatty()
         self._every = (0.5 if self._live else 5.0) if storage.is_local else 15.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name=f"pileshard-{name}", daemon=True)
         self._began = time.monotonic()
-        self._at_begin = 0
+        self._left = -_LEAVE_SECONDS
         self._bar: Any = None
 
     def __enter__(self) -> Monitor:
-        progress = stage_progress(self._storage, self._stage)
-        self._at_begin = progress.done_bytes
+        seen = self._look()
         self._bar = tqdm(
-            total=progress.total_bytes,
-            initial=progress.done_bytes,
+            total=sum(item.size for item in self._stage.items),
+            initial=seen.done_bytes if seen else 0,
             unit="B",
             unit_scale=True,
             desc=self._stage.name,
@@ -64,20 +75,41 @@ class Monitor:
         self._thread.start()
         return self
 
+    def _look(self) -> StageStatus | None:
+        """Looks, and leaves what is seen; a listing that failed once is no reason to stop a build."""
+        try:
+            seen = self._watch.look()
+        except (OSError, PileshardError) as error:
+            _log.debug("%s", error)
+            return None
+        if time.monotonic() - self._left >= _LEAVE_SECONDS:
+            self._leave(seen)
+        return seen
+
+    def _leave(self, seen: StageStatus) -> None:
+        self._left = time.monotonic()
+        with contextlib.suppress(OSError, PileshardError):
+            write_json(self._storage, SEEN, seen)
+
     def _follow(self) -> None:
-        last_line = time.monotonic()
-        while not self._stop.wait(self._every):
-            try:
-                progress = stage_progress(self._storage, self._stage)
-            except OSError:
-                continue  # a listing that failed once is no reason to stop a build
+        last_line = began = time.monotonic()
+        wait = self._every
+        while not self._stop.wait(wait):
+            looked = time.monotonic()
+            seen = self._look()
+            now = time.monotonic()
+            wait = max(self._every, _SHARE_OF_TIME * (now - looked))
+            if seen is None:
+                continue
             if self._live:
-                self._bar.set_postfix_str(f"{progress.done_items}/{progress.items} items", refresh=False)
-                self._bar.update(max(0, progress.done_bytes - self._bar.n))
-            elif time.monotonic() - last_line >= 10:
-                last_line = time.monotonic()
-                rate = (progress.done_bytes - self._at_begin) / (last_line - self._began)
-                _log.info("%s", stage_line(self._stage.name, progress, progress.beats, rate))
+                silent = sum(item.silent for item in seen.working)
+                more = f", {silent} silent" if silent else ""
+                more += f", {seen.retries:,} tried again" if seen.retries else ""
+                self._bar.set_postfix_str(f"{seen.done_items}/{seen.items} items{more}", refresh=False)
+                self._bar.update(max(0, seen.done_bytes - self._bar.n))
+            elif now - last_line >= max(_LINE_SECONDS, min(_LONGEST_LINE_SECONDS, (now - began) / 60)):
+                last_line = now
+                _log.info("%s", stage_line(seen))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -87,19 +119,20 @@ class Monitor:
         if kind is None:
             self._bar.update(max(0, (self._bar.total or 0) - self._bar.n))
         self._bar.close()
+        if (seen := self._look()) is not None:
+            state: Literal["done", "failed", "stopped"] = "failed"
+            if kind is None:
+                state = "done"
+            elif issubclass(kind, KeyboardInterrupt):
+                state = "stopped"
+            message = str(error) if state == "failed" else ""
+            self._leave(msgspec.structs.replace(seen, state=state, message=message))
         if kind is None:
             seconds = time.monotonic() - self._began
-            _log.info("%s: done, %d items in %.1f s", self._stage.name, len(self._stage.items), seconds)
-
-
-def stage_line(name: str, stage: Progress | StageStatus, working: Sequence[Beat | WorkingItem], rate: float) -> str:
-    """One line: share, items, rate in bytes a second, time left, and what is in work."""
-    share = stage.done_bytes / stage.total_bytes if stage.total_bytes else 1.0
-    left = f", {(stage.total_bytes - stage.done_bytes) / rate:,.0f} s left" if rate > 0 else ""
-    documents = sum(item.documents for item in working)
-    tokens = sum(item.tokens for item in working)
-    work = f"; in work: {documents:,} documents, {tokens:,} tokens" if documents else ""
-    return f"{name}: {share:.0%}, {stage.done_items} of {stage.items} items, {rate / 1e6:,.1f} MB/s{left}{work}"
+            retries = f", {seen.retries:,} requests tried again" if seen and seen.retries else ""
+            again = f", {seen.repeated_items:,} items begun again" if seen and seen.repeated_items else ""
+            count = len(self._stage.items)
+            _log.info("%s: done, %d items in %.1f s%s%s", self._stage.name, count, seconds, retries, again)
 
 
 def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
@@ -112,154 +145,3 @@ def item_size(item: Item, weights: list[int], input_sizes: list[int]) -> int:
         return input_sizes[item.input]
     end = input_sizes[item.input] if item.end is None else item.end
     return max(0, end - item.begin)
-
-
-class WorkingItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item in work, as its last heartbeat tells.
-
-    Attributes:
-      item: its name.
-      host: where it runs.
-      pid: of its process.
-      seconds_ago: since the heartbeat.
-      done_bytes: stored bytes read so far (tokenize) or shard bytes written (merge).
-      documents: so far.
-      tokens: so far.
-    """
-
-    item: str
-    host: str
-    pid: int
-    seconds_ago: float
-    done_bytes: float
-    documents: int
-    tokens: int
-
-
-class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a stage is.
-
-    Attributes:
-      name: of the stage, `tokenize` or `merge`.
-      began: seconds since 1970.
-      items: how many it has.
-      done_items: how many are done.
-      total_bytes: that its items work through.
-      done_bytes: of those, done or as far as the items in work are.
-      bytes_per_second: since the stage began.
-      working: the items in work, the one longest not heard of first.
-    """
-
-    name: str
-    began: float
-    items: int
-    done_items: int
-    total_bytes: int
-    done_bytes: int
-    bytes_per_second: float
-    working: list[WorkingItem]
-
-
-class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a build is; `schemas/status.schema.json` is the schema of `pileshard status --json`.
-
-    Attributes:
-      status_version: of this form.
-      url: the output's root.
-      state: `complete` where the manifest is written.
-      inputs: how many the build has.
-      input_bytes: stored bytes of them.
-      documents: in the shards, once complete.
-      tokens: in the shards, once complete.
-      shards: how many, once complete.
-      stage: the stage that an unfinished build is in, null before the first one.
-    """
-
-    status_version: Literal[1] = 1
-    url: str
-    state: Literal["complete", "unfinished"]
-    inputs: int
-    input_bytes: int
-    documents: int | None = None
-    tokens: int | None = None
-    shards: int | None = None
-    stage: StageStatus | None = None
-
-
-def status(storage: Storage) -> Status:
-    """How far a build is, told from the files of its output alone.
-
-    Raises:
-      BuildError: there is no build.
-      DatasetError: the manifest cannot be read.
-    """
-    if storage.exists(MANIFEST):
-        manifest = Manifest.read(storage)
-        return Status(
-            url=storage.url,
-            state="complete",
-            inputs=len(manifest.inputs),
-            input_bytes=sum(entry.size for entry in manifest.inputs),
-            documents=manifest.documents,
-            tokens=manifest.tokens,
-            shards=len(manifest.shards),
-        )
-    try:
-        record = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
-    except FileNotFoundError:
-        raise BuildError(f"{storage.url}: holds no build") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BuildError(f"{storage.url_of(JOB)}: is not the record of a build ({error})") from None
-    return Status(
-        url=storage.url,
-        state="unfinished",
-        inputs=len(record.inputs),
-        input_bytes=sum(entry.size for entry in record.inputs),
-        stage=_stage_status(storage),
-    )
-
-
-def _stage_status(storage: Storage) -> StageStatus | None:
-    try:
-        stage = msgspec.json.decode(storage.read_bytes(STAGE), type=Stage)
-    except FileNotFoundError:
-        return None
-    progress = stage_progress(storage, stage)
-    now = time.time()
-    return StageStatus(
-        name=stage.name,
-        began=stage.began,
-        items=progress.items,
-        done_items=progress.done_items,
-        total_bytes=progress.total_bytes,
-        done_bytes=progress.done_bytes,
-        bytes_per_second=progress.done_bytes / max(now - stage.began, 1e-9),
-        working=[
-            WorkingItem(
-                item=beat.item,
-                host=beat.host,
-                pid=beat.pid,
-                seconds_ago=round(now - beat.time, 3),
-                done_bytes=beat.done_bytes,
-                documents=beat.documents,
-                tokens=beat.tokens,
-            )
-            for beat in sorted(progress.beats, key=lambda beat: beat.time)
-        ],
-    )
-
-
-def status_lines(found: Status) -> list[str]:
-    """A status for a person."""
-    if found.state == "complete":
-        return [f"complete: {found.documents:,} documents, {found.tokens:,} tokens, {found.shards:,} shards"]
-    lines = [f"unfinished: {found.inputs:,} inputs, {found.input_bytes:,} bytes"]
-    stage = found.stage
-    if stage is None:
-        return [*lines, "no stage has begun"]
-    lines.append(stage_line(stage.name, stage, stage.working, stage.bytes_per_second))
-    for item in stage.working:
-        lines.append(f"  {item.item} on {item.host} ({item.pid}): last heard of {item.seconds_ago:,.0f} s ago")
-    if not stage.working:
-        lines.append("  no item is in work; if no driver runs, the same `pileshard build` command continues it")
-    return lines

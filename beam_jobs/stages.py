@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from beam_jobs.arrivals import arrived
 from beam_jobs.items import take_failures
 from beam_jobs.job import (
@@ -23,6 +25,7 @@ from beam_jobs.job import (
 )
 from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.parts import item_cost
+from beam_jobs.progress import beat_seconds
 from beam_jobs.work_share import StageTime, stage_time
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.storage import Storage
@@ -51,6 +54,10 @@ class Stages:
     workers: int
     workers_known: bool = True
     times: dict[str, StageTime] = field(default_factory=dict)
+
+    def _at_once(self, items: int) -> int:
+        """How many of some items may be in work at once."""
+        return min(items, self.workers) if self.workers_known else items
 
     def do(self, stage: str, items: Sequence[Any], kind: type[Any], weights: list[int]) -> list[Any]:
         """Does the items that have no receipt, largest first, and returns all receipts in the order of the items.
@@ -85,7 +92,8 @@ class Stages:
             began = time.monotonic()
             with Monitor(storage, stage, job.fingerprint, sized):
                 try:
-                    run_items(job, todo, self.token_bytes, self.eod_id, self.beam_args, self.workers)
+                    told = msgspec.structs.replace(job, beat_seconds=beat_seconds(self._at_once(len(todo))))
+                    run_items(told, todo, self.token_bytes, self.eod_id, self.beam_args, self.workers)
                 except Exception as error:
                     if "KeyboardInterrupt" in str(error):
                         raise KeyboardInterrupt from None  # Beam makes an error of it

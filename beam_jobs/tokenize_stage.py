@@ -117,7 +117,7 @@ class _Pass:
         stored = item.entry.at if item.entry else 0
 
         with (
-            Heartbeat(self.storage, item.name) as heartbeat,
+            Heartbeat(self.storage, item.name, job.beat_seconds) as heartbeat,
             contextlib.closing(_open_input(job, entry.url, self.storage)) as raw,
             _RejectedWriter(self.storage, item) as rejected,
         ):

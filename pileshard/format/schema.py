@@ -25,7 +25,7 @@ SCHEMAS = {
     "manifest": ("pileshard.format.manifest:Manifest", "manifest.json of a pileshard dataset"),
     "rejected-line": ("pileshard.format.rejected:RejectedLine", "one line of rejected/<input>.jsonl"),
     "verify-report": ("pileshard.audit.report:Report", "what `pileshard verify --json` writes"),
-    "status": ("beam_jobs.monitor:Status", "what `pileshard status --json` prints"),
+    "status": ("beam_jobs.status:Status", "what `pileshard status --json` prints"),
     "statistics": ("pileshard.audit.statistics_report:Statistics", "what `pileshard stats --json` writes"),
     "job": ("beam_jobs.job:JobRecord", "_build/job.json: what an output is being built from"),
 }
