@@ -116,7 +116,8 @@ class Switch(Held):
 class Program:
     """A program on a host, which writes to a log."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
         self.log = log
         with open(log, "ab") as file:
             self._process = subprocess.Popen(
@@ -137,6 +138,10 @@ class Program:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"still running after {timeout} s: {self.printed()[-5000:]}") from None
+
+    def freeze(self) -> None:
+        """Stops the program and its children where they are: they hang, and none of their connections closes."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
 
     def kill(self) -> None:
         """`kill -9` of the program and its children."""
@@ -212,18 +217,22 @@ class Host:
         """Starts a Python program; its log has the name."""
         settings = [f"{key}={value}" for key, value in (environment or {}).items()]
         command = [*self.prefix, *settings, sys.executable, *map(str, arguments)]
-        program = Program(command, self._logs / f"{self.name}-{name}.log")
+        program = Program(name, command, self._logs / f"{self.name}-{name}.log")
         self._programs.append(program)
         return program
+
+    def stop_programs(self, name: str = "") -> None:
+        """Kills the programs that were started here, or those of which the name begins so."""
+        for program in [program for program in self._programs if program.name.startswith(name)]:
+            program.kill()
+            self._programs.remove(program)
 
     def kill(self) -> None:
         """Kills every process of the host at once: peers see its connections close."""
         held, self._held = self._held, None
         if held is not None:
             held.kill()
-        for program in self._programs:
-            program.kill()
-        self._programs.clear()
+        self.stop_programs()
         if self.mount is not None:
             self.mount.kill()
             self.mount = None

@@ -51,6 +51,8 @@ class Lab:
         """Starts what is dead, ends what mounts were told to do, and waits for the cluster to be whole."""
         self.export.start()
         for host in self.hosts:
+            for name in ("build", "rank"):
+                host.stop_programs(name)
             if not host.running:
                 host.start()
             if host.mount is None:
@@ -65,6 +67,10 @@ class Lab:
             worker = ["worker", self.scheduler, "--host", host.address, "--nworkers", "1", "--nthreads", "1"]
             self._start_dask(host, *worker, "--memory-limit", "0")
         self.wait_for_workers(len(others))
+
+    def dask(self, host: Host) -> Program:
+        """The scheduler or worker on a host."""
+        return self._dask[host.name]
 
     def _start_dask(self, host: Host, role: str, *arguments: str) -> None:
         program = self._dask.get(host.name)

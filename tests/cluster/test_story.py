@@ -6,46 +6,22 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.built import DEMO_INPUTS, TOKENIZER, run_build, shard_hashes
+from tests.built import DEMO_INPUTS, shard_hashes
 from tests.cluster.capability import needs_hosts
-from tests.cluster.hosts import SHARED, Host
-from tests.cluster.lab import Lab, laboratory, wait_until
+from tests.cluster.hosts import SHARED, Host, Program
+from tests.cluster.lab import Lab, wait_until
 from tests.cluster.mount import Fault
 from tests.cluster.rank import BATCH, batches, kept
 
 pytestmark = needs_hosts
 
 RANKS = 2
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same dataset, built in one process on a local disk."""
-    root = tmp_path_factory.mktemp("local") / "dataset"
-    run_build(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def _lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with laboratory(tmp_path_factory.mktemp("lab")) as lab:
-        (lab.disk / "inputs").mkdir()
-        for path in (*DEMO_INPUTS, TOKENIZER):
-            shutil.copy(path, lab.disk / "inputs")
-        yield lab
-
-
-@pytest.fixture
-def lab(_lab: Lab) -> Lab:
-    _lab.heal()
-    return _lab
 
 
 def hold(host: Host, *, operation: str, path: str) -> None:
@@ -81,72 +57,78 @@ def undisturbed(local: Path) -> np.ndarray[Any, Any]:
     return np.concatenate(list(batches("numpy", 0, 1, str(local), 0)))
 
 
-def dealt(parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Rows of all ranks in the global order: rank r has the positions r, r + RANKS, ..."""
+def start_rank(host: Host, reader: str, rank: int, dataset: str, name: str, position: int) -> Program:
+    """Starts a training rank of a run of this name."""
+    options = [reader, str(rank), str(RANKS), SHARED / dataset, SHARED / f"{name}.rank{rank}", str(position)]
+    return host.start_python(f"rank-{name}", "-m", "tests.cluster.rank", *options)
+
+
+def dealt(lab: Lab, name: str) -> np.ndarray[Any, Any]:
+    """Rows of all ranks of a run in the global order: rank r has the positions r, r + RANKS, ..."""
+    parts = [kept(str(lab.disk / f"{name}.rank{rank}")) for rank in range(RANKS)]
     steps = min(map(len, parts))
     rows = [part[:steps].reshape(-1, *part.shape[2:]) for part in parts]
     return np.stack(rows, axis=1).reshape(-1, *rows[0].shape[1:])
 
 
-def _files(root: Path, name: str) -> list[Path]:
-    return [root / f"{name}.rank{rank}" for rank in range(RANKS)]
-
-
-@pytest.mark.parametrize("silently", [False, True], ids=["killed", "cut off"])
-def test_a_build_goes_on_without_a_host_and_training_reads_what_it_gave(lab: Lab, local: Path, silently: bool) -> None:
+def test_a_build_goes_on_without_a_host_and_training_reads_what_it_gave(lab: Lab, local: Path) -> None:
     alpha, beta, gamma = lab.hosts
-    output = "silent" if silently else "killed"
-    hold(gamma, operation="rename", path=f"{output}/_build/runs-*")
-    build = lab.start_build(alpha, output)
+    hold(gamma, operation="rename", path="killed/_build/runs-*")
+    build = lab.start_build(alpha, "killed")
     wait_until(lambda: is_held(gamma), build)
-    found = status(beta, output)
-    assert found["state"] == "unfinished"
+    found = status(beta, "killed")
+    assert found["state"] != "complete"
     assert found["stage"]["name"] == "tokenize"
     assert found["stage"]["done_items"] < found["stage"]["items"] == 2 * len(DEMO_INPUTS)
-    if silently:
-        gamma.vanish()
-    else:
-        gamma.kill()
+    gamma.kill()
     assert build.wait() == 0, build.printed()
-    is_whole(lab, output, local)
+    is_whole(lab, "killed", local)
 
     gamma.start()
     lab.attach(gamma)
-    assert "sound" in gamma.python("-m", "pileshard", "verify", SHARED / output).stdout
-    assert status(gamma, output)["state"] == "complete"
+    assert "sound" in gamma.python("-m", "pileshard", "verify", SHARED / "killed").stdout
+    assert status(gamma, "killed")["state"] == "complete"
 
-    reader = "numpy" if silently else "tf"
     for host in (beta, gamma):
         assert host.mount is not None
         host.mount.set(latency=0.002, cache=30.0)
     ranks = [
-        host.start_python(
-            f"rank-{output}", "-m", "tests.cluster.rank", reader, str(rank), str(RANKS), SHARED / output, file
-        )
-        for rank, (host, file) in enumerate(zip((beta, gamma), _files(SHARED, output), strict=True))
+        start_rank(host, reader, rank, "killed", "first", 0)
+        for rank, (host, reader) in enumerate([(beta, "tf"), (gamma, "numpy")])
     ]
     for rank in ranks:
         assert rank.wait() == 0, rank.printed()
-    parts = [kept(str(file)) for file in _files(lab.disk, output)]
     whole = undisturbed(local)
-    read = dealt(parts)
+    read = dealt(lab, "first")
     assert len(whole) - len(read) < RANKS * BATCH
     assert np.array_equal(read, whole[: len(read)])
 
 
-def test_a_killed_driver_is_followed_by_the_same_command_on_another_host(lab: Lab, local: Path) -> None:
+def test_a_build_goes_on_without_a_host_that_is_cut_off(lab: Lab, local: Path) -> None:
+    alpha, _, gamma = lab.hosts
+    hold(gamma, operation="rename", path="silent/_build/runs-*")
+    build = lab.start_build(alpha, "silent")
+    wait_until(lambda: is_held(gamma), build)
+    gamma.vanish()
+    assert build.wait() == 0, build.printed()
+    is_whole(lab, "silent", local)
+
+
+@pytest.mark.parametrize("place", [0, pytest.param(1, marks=pytest.mark.slow)], ids=["same host", "another host"])
+def test_a_killed_driver_is_followed_by_the_same_command(lab: Lab, local: Path, place: int) -> None:
     alpha, beta, gamma = lab.hosts
+    output = f"driver{place}"
     for host in (beta, gamma):
-        hold(host, operation="rename", path="driver/shards/*")
-    build = lab.start_build(alpha, "driver")
+        hold(host, operation="rename", path=f"{output}/shards/*")
+    build = lab.start_build(alpha, output)
     wait_until(lambda: is_held(beta) or is_held(gamma), build)
     build.kill()
-    assert status(gamma, "driver")["stage"]["name"] == "merge"
+    assert status(gamma, output)["stage"]["name"] == "merge"
     release(beta, gamma)
-    again = lab.start_build(beta, "driver")
+    again = lab.start_build(lab.hosts[place], output)
     assert again.wait() == 0, again.printed()
     assert f"tokenize: {2 * len(DEMO_INPUTS)} of {2 * len(DEMO_INPUTS)} items were done already" in again.printed()
-    is_whole(lab, "driver", local)
+    is_whole(lab, output, local)
 
 
 def test_a_server_that_is_away_for_seconds_is_waited_for(lab: Lab, local: Path) -> None:
@@ -200,22 +182,17 @@ def test_ranks_go_on_from_a_position_after_a_host_died(lab: Lab, local: Path) ->
     assert gamma.mount is not None
     gamma.mount.faults.plan(Fault("write", "before.rank1", "hang", skip=5, count=10**6, seconds=3600))
 
-    def start(host: Host, rank: int, name: str, position: int) -> Any:
-        file = _files(SHARED, name)[rank]
-        options = ["numpy", str(rank), str(RANKS), SHARED / "trained", file, str(position)]
-        return host.start_python(f"rank-{name}", "-m", "tests.cluster.rank", *options)
-
-    first = [start(beta, 0, "before", 0), start(gamma, 1, "before", 0)]
+    first = [start_rank(host, "numpy", rank, "trained", "before", 0) for rank, host in enumerate((beta, gamma))]
     wait_until(lambda: is_held(gamma), first[1])
     gamma.kill()
     assert first[0].wait() == 0, first[0].printed()
-    before = dealt([kept(str(file)) for file in _files(lab.disk, "before")])
+    before = dealt(lab, "before")
     assert len(before) == 5 * RANKS * BATCH
-    second = [start(alpha, 0, "after", len(before)), start(beta, 1, "after", len(before))]
+    hosts = enumerate((alpha, beta))
+    second = [start_rank(host, "numpy", rank, "trained", "after", len(before)) for rank, host in hosts]
     for rank in second:
         assert rank.wait() == 0, rank.printed()
-    after = dealt([kept(str(file)) for file in _files(lab.disk, "after")])
     whole = undisturbed(local)
-    read = np.concatenate([before, after])
+    read = np.concatenate([before, dealt(lab, "after")])
     assert len(whole) - len(read) < RANKS * BATCH
     assert np.array_equal(read, whole[: len(read)])
