@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ class Engine:
 
         _await_server(self.name, self.options)
         pipeline = None
-        with quiet(), _quiet_threads(self.name != LOCAL):
+        with quiet(), contextlib.nullcontext() if self.name == LOCAL else _quiet_threads():
             try:
                 runner = local_runner(self.processes) if self.name == LOCAL else None
                 with beam.Pipeline(runner=runner, options=self.options) as pipeline:
@@ -138,13 +139,13 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_threads(wanted: bool) -> Iterator[None]:
-    """Threads of a runner end in exceptions when its server is gone."""
+def _quiet_threads() -> Iterator[None]:
+    """Threads of a runner end in exceptions when its server is gone; Beam's workers in this process print theirs."""
     hook = threading.excepthook
-    if wanted:
-        threading.excepthook = lambda args: _log.debug("a thread of the runner ended: %s", args.exc_value)
+    threading.excepthook = lambda args: _log.debug("a thread of the runner ended: %s", args.exc_value)
     try:
-        yield
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+            yield
     finally:
         threading.excepthook = hook
 

@@ -20,11 +20,13 @@ def engine_workers(workers: int | None, beam_args: Sequence[str]) -> tuple[int, 
       beam_args: the user's options for Beam.
     """
     cores = os.cpu_count() or 1
-    if workers is not None or not beam_args:
+    if not beam_args:
         return workers or cores, True
     from beam_jobs.engines import choose_engine
 
-    engine = choose_engine(beam_args, cores)
+    engine = choose_engine(beam_args, cores)  # what no runner takes is refused before anything is written
+    if workers is not None:
+        return workers, True
     options = engine.options.get_all_options()
     if engine.name == "local":
         return max(1, int(options.get("direct_num_workers") or 1)), True

@@ -14,6 +14,7 @@ one sentence, within `ANSWER_SECONDS`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import logging
@@ -114,11 +115,17 @@ def _additions(name: str, args: list[str], given: PipelineOptions, workers: int)
     if chosen["partition_size"] is None and chosen["npartitions"] is None:
         added.append("--dask_partition_size=1")
     elif chosen["partition_size"] != 1:
-        _log.warning(
+        warn_once(
             "the items of one Dask partition are done one after another on one worker: without --dask_npartitions "
             "and --dask_partition_size each item is a task of its own"
         )
     return added
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Warns of a choice, once for all stages of a command."""
+    _log.warning("%s", text)
 
 
 def _require_dask() -> None:

@@ -45,7 +45,7 @@ class ItemFn(beam.DoFn):
     """Does work items. Elements are items as JSON; what comes out is their names.
 
     The engine's own metrics count, below `pileshard`: `items`, `documents`, `tokens`, `text_bytes` (tokenize),
-    `run_bytes` (gather), `shard_bytes` (merge), `seconds`.
+    `run_bytes` (gather), `shard_bytes` (merge), `retries`, `seconds`.
     """
 
     def __init__(self, job: bytes, token_bytes: int, eod_id: int) -> None:
@@ -82,22 +82,26 @@ class ItemFn(beam.DoFn):
                 counts = {"shard_bytes": receipt.shard["size"]}
             else:
                 counts = {}
-            for name, count in {"items": 1, "seconds": round(receipt.seconds), **counts}.items():
+            counts |= {"items": 1, "seconds": round(receipt.seconds), "retries": sum(receipt.retries.values())}
+            for name, count in counts.items():
                 Metrics.counter("pileshard", name).inc(count)
         return [item.name]
+
+
+def item_transforms(pipeline: Any, name: str, elements: Sequence[Any], do: Any) -> Any:
+    """The pipeline of every stage: its elements, each a task of its own, and what does them."""
+    return (
+        pipeline
+        | "Items" >> beam.Create(list(elements), reshuffle=False)
+        | "Spread" >> beam.Reshuffle()
+        | name >> beam.ParDo(do)
+    )
 
 
 def run_elements(name: str, elements: Sequence[Any], do: Any, beam_args: Sequence[str], workers: int) -> None:
     """Runs a function or DoFn over all elements to their end, or raises what the engine raises."""
     engine = choose_engine(beam_args, min(workers, len(elements)))
-    engine.run(
-        lambda pipeline: (
-            pipeline
-            | "Items" >> beam.Create(list(elements), reshuffle=False)
-            | "Spread" >> beam.Reshuffle()
-            | name >> beam.ParDo(do)
-        )
-    )
+    engine.run(lambda pipeline: item_transforms(pipeline, name, elements, do))
 
 
 def run_items(

@@ -1,0 +1,163 @@
+"""The same bytes on every engine, and one sentence where one fails."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from beam_jobs import engine_run
+from beam_jobs.engines import RUNNERS, choose_engine, warn_once
+from pileshard.errors import BuildError, MissingExtraError, OptionError
+from tests.beam_jobs.engine_builds import account, await_receipts, command, only_sentence, run, start
+from tests.built import run_build, shard_hashes, write_input
+from tests.servers.engines import NAMES, RunningEngine, kill
+
+EngineOf = Callable[[str], RunningEngine]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bytes_are_the_same_on_every_engine(name: str, engine_of: EngineOf, plain: Path, tmp_path: Path) -> None:
+    done = run(command(engine_of(name), tmp_path / "dataset"))
+    assert done.returncode == 0, done.stderr
+    assert shard_hashes(tmp_path / "dataset") == shard_hashes(plain)
+    assert account(tmp_path / "dataset") == account(plain)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_a_damaged_input_ends_in_one_sentence(name: str, engine_of: EngineOf, tmp_path: Path) -> None:
+    good = write_input(tmp_path / "good.jsonl.zst", [{"text": f"text {n}"} for n in range(50)])
+    (tmp_path / "bad.jsonl.zst").write_bytes(Path(good).read_bytes()[:-10])
+    done = run(command(engine_of(name), tmp_path / "dataset", [good, str(tmp_path / "bad.jsonl.zst")]))
+    assert done.returncode == 1
+    assert "bad.jsonl.zst" in only_sentence(done.stderr)
+    assert not (tmp_path / "dataset" / "manifest.json").exists()
+
+
+def test_dask_goes_on_without_a_worker_that_was_killed(engine_of: EngineOf, plain: Path, tmp_path: Path) -> None:
+    engine = engine_of("dask")
+    driver = start(command(engine, tmp_path / "dataset"))
+    await_receipts(driver, tmp_path / "dataset", 2)
+    kill(engine.workers(driver.pid)[0])
+    _, said = driver.communicate(timeout=300)
+    assert driver.returncode == 0, said
+    assert shard_hashes(tmp_path / "dataset") == shard_hashes(plain)
+    assert engine.start_worker is not None
+    engine.start_worker()
+
+
+@pytest.mark.parametrize(("name", "victim"), [("prism-external", "worker"), ("prism-loopback", "driver")])
+def test_a_build_that_lost_a_worker_or_its_driver_continues(
+    name: str, victim: str, engine_of: EngineOf, plain: Path, tmp_path: Path
+) -> None:
+    engine = engine_of(name)
+    arguments = command(engine, tmp_path / "dataset")
+    driver = start(arguments)
+    await_receipts(driver, tmp_path / "dataset", 2)
+    for pid in [driver.pid] if victim == "driver" else engine.workers(driver.pid):
+        kill(pid)
+    _, said = driver.communicate(timeout=300)
+    if victim == "worker" and driver.returncode:
+        assert "the same command again" in only_sentence(said)
+    done = run(arguments)
+    assert done.returncode == 0, done.stderr
+    assert shard_hashes(tmp_path / "dataset") == shard_hashes(plain)
+
+
+@pytest.fixture
+def silent() -> object:
+    """A port that takes connections and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def closed() -> int:
+    """A port that takes no connection."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("port", ["silent", "closed"])
+@pytest.mark.parametrize(
+    "option", ["--runner=DaskRunner --dask_client_address=tcp://", "--runner=PrismRunner --job_endpoint="]
+)
+def test_a_server_that_does_not_answer_is_told_in_time(
+    port: str, option: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_run, "ANSWER_SECONDS", 2)
+    address = f"127.0.0.1:{request.getfixturevalue(port)}"
+    began = time.monotonic()
+    with pytest.raises(BuildError, match=f"nothing answers at {address}"):
+        run_build(tmp_path / "dataset", beam_args=(*option.split()[:-1], option.split()[-1] + address), workers=1)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--runner=SpurkRunner", "no such runner; choose DirectRunner, .*DataflowRunner"),
+        ("--runner", "expected one argument"),
+        ("--runner=PortableRunner", "needs --job_endpoint=HOST:PORT"),
+        ("--runner=PrismRunner --job_endpoint=here", "--job_endpoint=here is not of the form HOST:PORT"),
+        ("--runner=DaskRunner --dask_client_adress=tcp://h:1", "knows no option --dask_client_adress=tcp://h:1"),
+        ("--runner=DirectRunner --workers=3", "local runner knows no option --workers=3"),
+        ("--runner=FlinkRunner --flink_version=0.1", "argument --flink_version: invalid choice"),
+        ("--runner=DataflowRunner --no_wait_until_finish", "--no_wait_until_finish"),
+    ],
+)
+def test_what_no_runner_takes_is_refused_before_anything_is_written(options: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=named) as caught:
+        run_build(tmp_path / "dataset", beam_args=tuple(options.split()), workers=2)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "dataset").exists()
+
+
+@pytest.mark.parametrize("given", ["DaskRunner", "dask", "apache_beam.runners.dask.dask_runner.DaskRunner"])
+def test_dask_gets_its_class_and_one_item_a_task(given: str) -> None:
+    pytest.importorskip("distributed")
+    engine = choose_engine([f"--runner={given}", "--dask_client_address=tcp://h:1"], 3)
+    options = engine.options.get_all_options()
+    assert options["runner"] == "apache_beam.runners.dask.dask_runner.DaskRunner"
+    assert (options["partition_size"], options["npartitions"], options["address"]) == (1, None, "tcp://h:1")
+
+
+def test_a_users_own_partitions_stay_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("distributed")
+    for option, kept in (("--dask_partition_size=7", (7, None)), ("--dask_npartitions=5", (None, 5))):
+        caplog.clear()
+        warn_once.cache_clear()
+        options = choose_engine(["--runner", "DaskRunner", option], 3).options.get_all_options()
+        assert (options["partition_size"], options["npartitions"]) == kept
+        assert "one after another on one worker" in caplog.text
+
+
+def test_dask_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'pileshard\[dask\]'"):
+        choose_engine(["--runner=DaskRunner"], 1)
+
+
+def test_runners_of_the_local_machine_are_one() -> None:
+    for args in ([], ["--runner=DirectRunner"], ["--runner=direct"], ["--runner=FnApiRunner"]):
+        assert choose_engine(args, 4).name == engine_run.LOCAL
+    assert set(RUNNERS) >= {"DaskRunner", "PrismRunner", "PortableRunner", "FlinkRunner", "SparkRunner"}
+
+
+def test_a_job_is_followed_for_longer_than_beam_would() -> None:
+    from apache_beam.options.pipeline_options import PortableOptions
+
+    def seconds(*more: str) -> int:
+        engine = choose_engine(["--runner=PrismRunner", "--job_endpoint=h:1", *more], 1)
+        return int(engine.options.view_as(PortableOptions).job_server_timeout)
+
+    assert seconds() > 7 * 24 * 3600
+    assert seconds("--job_server_timeout=5") == 5
