@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pileshard.audit.terminal import Display
 from pileshard.corpus import Corpus, CorpusPlan, Location
 from pileshard.errors import DatasetError, OptionError
 from pileshard.format.identity import document_keys, text_keys
@@ -21,9 +22,10 @@ from pileshard.readers.features import Features
 
 
 class RowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the order.
+    """A row of the order; `schemas/inspect-row.schema.json` is the schema of its JSON.
 
     Attributes:
+      row_version: of this form.
       location: where it comes from.
       ids: its tokens as the dataset has them, seq_len + 1 of them.
       texts: the decoded text of each piece of a document, in order.
@@ -31,6 +33,7 @@ class RowView(msgspec.Struct, frozen=True, kw_only=True):
       trained_text: these decoded.
     """
 
+    row_version: Literal[1] = 1
     location: Location
     ids: list[int]
     texts: list[str]
@@ -39,9 +42,10 @@ class RowView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
-    """A document of the dataset.
+    """A document of the dataset; `schemas/inspect-document.schema.json` is the schema of its JSON.
 
     Attributes:
+      document_version: of this form.
       input: number of its input.
       url: of the input.
       line: its line, from 1.
@@ -54,6 +58,7 @@ class DocumentView(msgspec.Struct, frozen=True, kw_only=True):
       text: decoded from its tokens.
     """
 
+    document_version: Literal[1] = 1
     input: int
     url: str
     line: int
@@ -187,31 +192,43 @@ def _read(corpus: Corpus, shard: ShardEntry, offsets: npt.NDArray[Any]) -> tuple
     return identity, np.concatenate(parts)
 
 
-def row_text(view: RowView, colour: bool) -> str:
-    """A row for a person: a line about each piece, then its text; ends of documents are drawn."""
+def row_text(view: RowView, display: Display, eod: tuple[int, str]) -> str:
+    """A row for a person: a line about each piece, then its text; ends of documents are drawn.
+
+    Args:
+      view: of the row.
+      display: where it goes.
+      eod: the end-of-document id and its text.
+    """
     place = view.location
     lines = [
-        f"position {place.position:,}: epoch {place.epoch}, source {place.source!r}, {place.shard} tokens "
-        f"{place.tokens[0]:,} to {place.tokens[1]:,}, chunk {place.chunk:,}, sample {place.sample}"
+        display.text(
+            f"position {place.position:,}: epoch {place.epoch}, source {place.source!r}, {place.shard} tokens "
+            f"{place.tokens[0]:,} to {place.tokens[1]:,}, chunk {place.chunk:,}, sample {place.sample}"
+        )
     ]
     for piece, text in zip(place.pieces, view.texts, strict=True):
         begin, end = piece.row_tokens
         head = f"--- tokens {begin:,} to {end:,}: {piece.url} line {piece.line:,}"
         if piece.part:
             head += f" (part {piece.part})"
-        lines += [f"\x1b[36m{head}\x1b[0m" if colour else head, text]
+        ends = end > begin and view.ids[end - 1] == eod[0]
+        lines += [display.head(head), display.text(text.removesuffix(eod[1]) if ends else text)]
+        if ends:
+            lines.append(display.mark("=== end of document"))
     if view.trained_text is not None:
         head = "--- as training sees it, filled in the middle"
-        lines += [f"\x1b[36m{head}\x1b[0m" if colour else head, view.trained_text]
+        lines += [display.head(head), display.text(view.trained_text)]
     return "\n".join(lines)
 
 
-def document_text(view: DocumentView) -> str:
+def document_text(view: DocumentView, display: Display) -> str:
     """A document for a person."""
-    return (
+    head = (
         f"{view.url} line {view.line:,}: source {view.source!r}, split {view.split}, {view.tokens:,} tokens in "
-        f"{view.shard} from token {view.first_token:,}, key {view.key}\n{view.text}"
+        f"{view.shard} from token {view.first_token:,}, key {view.key}"
     )
+    return f"{display.head(head)}\n{display.text(view.text)}"
 
 
 def plan_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pileshard.format.paths import MANIFEST, TOKENIZER
 from pileshard.format.storage import Storage
 
 #: Version of the record, index and manifest. A reader refuses a newer one.
-FORMAT_VERSION = 1
+FORMAT_VERSION: Literal[1] = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -175,7 +175,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     format: Literal["pileshard"] = "pileshard"
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
     writer: str = ""
     dataset_id: str = ""
     dtype: Literal["uint16", "uint32"]
@@ -248,15 +248,25 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             raise DatasetError(f"{name}: not a pileshard manifest ({error})") from None
         if head.format != "pileshard":
             raise DatasetError(f"{name}: not a pileshard manifest (format is {head.format!r})")
-        if head.format_version > FORMAT_VERSION:
+        version = head.format_version
+        if type(version) is not int or version < 1:
+            said = "has no format_version" if version is None else f"its format_version is {version!r}"
             raise DatasetError(
-                f"{name}: written in format {head.format_version}, and this release reads up to format "
-                f"{FORMAT_VERSION}; upgrade pileshard"
+                f"{name}: {said}, and formats are counted from 1, so it is damaged: run `pileshard repair`, or restore "
+                "it from a copy"
+            )
+        if version > FORMAT_VERSION:
+            raise DatasetError(
+                f"{name}: written in format {version}, and this release reads up to format {FORMAT_VERSION}; upgrade "
+                "pileshard"
             )
         try:
             return msgspec.json.decode(data, type=Manifest)
         except _UNDECODABLE as error:
-            raise DatasetError(f"{name}: does not fit the manifest's schema ({error})") from None
+            raise DatasetError(
+                f"{name}: does not fit the manifest's schema ({error}); run `pileshard repair`, or restore it from a "
+                "copy"
+            ) from None
 
     @staticmethod
     def read(storage: Storage) -> Manifest:
@@ -290,8 +300,8 @@ _SEAL = re.compile(rb'"manifest_sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 
 class _Head(msgspec.Struct):
-    format: str = ""
-    format_version: int = 0
+    format: Any = None
+    format_version: Any = None
 
 
 def _encode(manifest: Manifest) -> bytes:

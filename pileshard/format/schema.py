@@ -25,6 +25,10 @@ SCHEMAS = {
     "manifest": ("pileshard.format.manifest:Manifest", "manifest.json of a pileshard dataset"),
     "rejected-line": ("pileshard.format.rejected:RejectedLine", "one line of rejected/<input>.jsonl"),
     "verify-report": ("pileshard.audit.report:Report", "what `pileshard verify --json` writes"),
+    "inspect-row": ("pileshard.audit.inspect:RowView", "what `pileshard inspect --position --json` prints"),
+    "inspect-document": ("pileshard.audit.inspect:DocumentView", "what `pileshard inspect --document --json` prints"),
+    "inspect-shard": ("pileshard.audit.browse:ShardView", "what `pileshard inspect --shard --json` prints"),
+    "inspect-search": ("pileshard.audit.search:SearchView", "what `pileshard inspect --find --json` prints"),
     "status": ("beam_jobs.status:Status", "what `pileshard status --json` prints"),
     "statistics": ("pileshard.audit.statistics_report:Statistics", "what `pileshard stats --json` writes"),
     "job": ("beam_jobs.job:JobRecord", "_build/job.json: what an output is being built from"),
@@ -47,6 +51,9 @@ def schema(name: str) -> dict[str, Any]:
     for kind in _structs(root):
         _describe(kind, definitions[kind.__name__])
     top = definitions.pop(out["$ref"].rsplit("/", 1)[-1])
+    # What names the form has a default in the struct, and is in every file all the same.
+    versions = [name for name in top["properties"] if name in ("format", "version") or name.endswith("_version")]
+    top["required"] = [*versions, *(name for name in top.get("required", []) if name not in versions)]
     made = {"$schema": DIALECT, **top, "title": title}
     if definitions:
         made["$defs"] = dict(sorted(definitions.items()))
@@ -58,7 +65,7 @@ def _structs(root: type) -> Iterator[type]:
     seen: set[type] = set()
 
     def walk(kind: msgspec.inspect.Type) -> None:
-        if isinstance(kind, msgspec.inspect.StructType):
+        if isinstance(kind, (msgspec.inspect.StructType, msgspec.inspect.DataclassType)):
             if kind.cls in seen:
                 return
             seen.add(kind.cls)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jsonschema
-
 from pileshard.audit.report import FaultKind
 from pileshard.cli import main
-
-SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
+from tests.format.validating import validator
 
 
 class Expected(NamedTuple):
@@ -23,17 +19,12 @@ class Expected(NamedTuple):
     offset: int | None = None
 
 
-@cache
-def _validator() -> jsonschema.Draft202012Validator:
-    return jsonschema.Draft202012Validator(json.loads((SCHEMAS / "verify-report.schema.json").read_text()))
-
-
 def run_verify(root: Path | str, level: str = "full") -> tuple[int, dict[str, Any]]:
     """Exit code and report of the command; the report fits its schema and the exit code fits the report."""
     target = Path(str(root) + ".report.json") if isinstance(root, Path) else Path(root)
     code = main(["verify", str(root), "--level", level, "--json", str(target)])
     report = json.loads(target.read_bytes())
-    _validator().validate(report)
+    validator("verify-report").validate(report)
     assert report["sound"] == (not report["faults"])
     assert code == (0 if report["sound"] else 1)
     return code, report

@@ -96,6 +96,75 @@ def surplus_list_of_rejected_lines(d: Forgery, _: Path) -> list[Expected]:
 
 
 @case
+def surplus_index(d: Forgery, _: Path) -> list[Expected]:
+    path = "shards/Prose/train-00002-of-00003.index.npy"
+    shutil.copy(d.path(d.shards[0]["index_path"]), d.path(path))
+    return [Expected(K.SURPLUS_FILE, path)]
+
+
+@case
+def renamed_index(d: Forgery, _: Path) -> list[Expected]:
+    path = d.shards[0]["index_path"]
+    other = path.replace("index", "indix")
+    d.path(path).rename(d.path(other))
+    return [Expected(K.MISSING_FILE, path), Expected(K.SURPLUS_FILE, other)]
+
+
+@case
+def swapped_indexes(d: Forgery, _: Path) -> list[Expected]:
+    one, other = (d.shard_of("Prose", number=number) for number in (0, 1))
+    first, second = d.path(one["index_path"]).read_bytes(), d.path(other["index_path"]).read_bytes()
+    d.path(one["index_path"]).write_bytes(second)
+    d.path(other["index_path"]).write_bytes(first)
+    return [Expected(kind, s["index_path"]) for s in (one, other) for kind in (K.WRONG_SIZE, K.WRONG_SHA256)]
+
+
+@case
+def truncated_index(d: Forgery, _: Path) -> list[Expected]:
+    shard = d.largest()
+    path = d.path(shard["index_path"])
+    path.write_bytes(path.read_bytes()[:-8])
+    return [
+        Expected(K.WRONG_SIZE, shard["index_path"], shard["index_size"] - 8),
+        Expected(K.WRONG_SHA256, shard["index_path"]),
+    ]
+
+
+@case
+def extended_index(d: Forgery, _: Path) -> list[Expected]:
+    shard = d.largest()
+    with d.path(shard["index_path"]).open("ab") as file:
+        file.write(b"\0" * 32)
+    return [Expected(K.WRONG_SIZE, shard["index_path"], shard["index_size"])]
+
+
+@case
+def shard_of_another_build(d: Forgery, other: Path) -> list[Expected]:
+    path = d.shard_of("Prose")["path"]
+    shutil.copy(other / path, d.path(path))
+    return [Expected(K.WRONG_SHA256, path), Expected(K.IDENTITY, path)]
+
+
+@case
+def empty_tokenizer(d: Forgery, _: Path) -> list[Expected]:
+    d.path("tokenizer.json").write_bytes(b"")
+    return [Expected(K.WRONG_SHA256, "tokenizer.json")]
+
+
+@case
+def empty_manifest(d: Forgery, _: Path) -> list[Expected]:
+    d.path("manifest.json").write_bytes(b"")
+    return [Expected(K.MANIFEST, "manifest.json")]
+
+
+@case
+def extended_manifest(d: Forgery, _: Path) -> list[Expected]:
+    with d.path("manifest.json").open("ab") as file:
+        file.write(b"\n")
+    return [Expected(K.MANIFEST_CHECKSUM, "manifest.json")]
+
+
+@case
 def renamed_shard(d: Forgery, _: Path) -> list[Expected]:
     path = d.shards[0]["path"]
     other = path.replace("train", "trail")
@@ -307,6 +376,20 @@ def manifest_written_in_another_form(d: Forgery, _: Path) -> list[Expected]:
 def manifest_of_a_newer_format(d: Forgery, _: Path) -> list[Expected]:
     d.manifest["format_version"] = 2
     d.sign()
+    return [Expected(K.MANIFEST, "manifest.json")]
+
+
+@case
+def manifest_of_an_older_format(d: Forgery, _: Path) -> list[Expected]:
+    d.manifest["format_version"] = 0
+    d.sign()
+    return [Expected(K.MANIFEST, "manifest.json")]
+
+
+@case
+def manifest_without_a_format_version(d: Forgery, _: Path) -> list[Expected]:
+    del d.manifest["format_version"]
+    d.sign_as_it_is()
     return [Expected(K.MANIFEST, "manifest.json")]
 
 

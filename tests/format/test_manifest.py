@@ -139,7 +139,7 @@ def _changed_first(name: str, **fields: Any) -> bytes:
         (b'{"build":' + b"[" * 100_000, "not a pileshard manifest"),
         (_changed(format="another"), "not a pileshard manifest"),
         (_changed(format_version=FORMAT_VERSION + 1), "upgrade pileshard"),
-        (_changed(format_version="1"), "not a pileshard manifest"),
+        (_changed(format_version="1"), "its format_version is '1'"),
         (_changed(surprise=1), "surprise"),
         (_changed(documents=-1), "documents"),
         (_changed(documents=1.5), "documents"),

@@ -6,20 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from pileshard.format.schema import SCHEMAS, text
 from tests.built import run_build, write_input
 from tests.data.golden.make_golden import DATASET
-
-FOLDER = Path(__file__).resolve().parents[2] / "schemas"
-
-
-def _validator(name: str) -> jsonschema.Draft202012Validator:
-    made = json.loads((FOLDER / f"{name}.schema.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(made)
-    return jsonschema.Draft202012Validator(made)
+from tests.format.validating import FOLDER, validator
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -37,7 +29,7 @@ def test_every_property_of_a_described_struct_is_described(name: str) -> None:
 
 
 def test_golden_manifest_fits_its_schema() -> None:
-    _validator("manifest").validate(json.loads((DATASET / "manifest.json").read_bytes()))
+    validator("manifest").validate(json.loads((DATASET / "manifest.json").read_bytes()))
 
 
 @pytest.mark.parametrize(
@@ -46,17 +38,17 @@ def test_golden_manifest_fits_its_schema() -> None:
 )
 def test_schema_refuses_what_the_reader_refuses(field: str, value: Any) -> None:
     manifest = {**json.loads((DATASET / "manifest.json").read_bytes()), field: value}
-    assert not _validator("manifest").is_valid(manifest)
+    assert not validator("manifest").is_valid(manifest)
 
 
 def test_files_of_a_built_dataset_fit_their_schemas(tmp_path: Path) -> None:
     lines = [{"text": "accepted"}, "", {"text": 7}, b"\xff", b"{broken", {"no": "text"}, {"text": ""}, b"x" * 300]
     run_build(tmp_path / "out", [write_input(tmp_path / "a.jsonl.zst", lines)])
     out = tmp_path / "out"
-    _validator("manifest").validate(json.loads((out / "manifest.json").read_bytes()))
-    _validator("job").validate(json.loads((out / "_build/job.json").read_bytes()))
+    validator("manifest").validate(json.loads((out / "manifest.json").read_bytes()))
+    validator("job").validate(json.loads((out / "_build/job.json").read_bytes()))
     (rejected,) = (out / "rejected").iterdir()
     entries = [json.loads(line) for line in rejected.read_bytes().splitlines()]
     assert len(entries) == 6
     for entry in entries:
-        _validator("rejected-line").validate(entry)
+        validator("rejected-line").validate(entry)
