@@ -21,6 +21,7 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     items.py            one work item, from its task to its receipt
     finish.py           the account is closed and the manifest written
     pipeline.py         work items on a Beam runner
+    quiet_beam.py       Apache Beam, imported without its warnings
     engines.py          what each runner needs to be told
     engine_run.py       a pipeline on a runner; what its errors mean
     local_runner.py     Beam's own runner on this machine; its processes are local_worker.py

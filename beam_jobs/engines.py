@@ -63,9 +63,11 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
     """
     from apache_beam.options.pipeline_options import PortableOptions, StandardOptions
 
+    import beam_jobs.quiet_beam  # noqa: F401 - Beam is imported there first
+
     args = list(beam_args)
     given = _parsed(args)
-    standard = given.view_as(StandardOptions)
+    standard = given.view_as(beam.options.pipeline_options.StandardOptions)
     name = short_name(standard.runner)
     if standard.no_wait_until_finish:
         raise OptionError("--no_wait_until_finish: a build waits for its stages; put the driver into the background")
@@ -74,7 +76,7 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
         given = _parsed(args)
     if name in _CLOSED:
         _refuse_unknown(args, name)
-    endpoint = given.view_as(PortableOptions).job_endpoint
+    endpoint = given.view_as(beam.options.pipeline_options.PortableOptions).job_endpoint
     if name == "PortableRunner" and not endpoint:
         raise OptionError("--runner=PortableRunner needs --job_endpoint=HOST:PORT, where its job server listens")
     if endpoint and endpoint != "embed" and server_address(given) is None:

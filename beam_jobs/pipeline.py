@@ -11,8 +11,6 @@ pipelines, from the receipts, spreads both stages on every engine.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import logging
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -22,18 +20,9 @@ import msgspec
 from beam_jobs.engines import choose_engine
 from beam_jobs.items import leave_failure, run_item
 from beam_jobs.job import GatherReceipt, Item, Job, MergeReceipt, TokenizeReceipt
-from pileshard.errors import BuildError, MissingExtraError
+from beam_jobs.quiet_beam import beam
+from pileshard.errors import BuildError
 from pileshard.version import __version__
-
-if importlib.util.find_spec("apache_beam") is None:
-    raise MissingExtraError("apache-beam", "beam", "pileshard build")
-
-_disabled = logging.root.manager.disable
-logging.disable(logging.WARNING)  # Beam warns at import of cloud clients that nobody asked for
-import apache_beam as beam  # noqa: E402
-from apache_beam.metrics import Metrics  # noqa: E402
-
-logging.disable(_disabled)
 
 
 def release() -> str:
@@ -84,7 +73,7 @@ class ItemFn(beam.DoFn):
                 counts = {}
             counts |= {"items": 1, "seconds": round(receipt.seconds), "retries": sum(receipt.retries.values())}
             for name, count in counts.items():
-                Metrics.counter("pileshard", name).inc(count)
+                beam.metrics.Metrics.counter("pileshard", name).inc(count)
         return [item.name]
 
 
