@@ -61,9 +61,7 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
       OptionError: there is no such runner, an option is wrong or missing, or the runner knows none of that name.
       MissingExtraError: the runner's package is not installed.
     """
-    from apache_beam.options.pipeline_options import PortableOptions, StandardOptions
-
-    import beam_jobs.quiet_beam  # noqa: F401 - Beam is imported there first
+    from beam_jobs.quiet_beam import beam
 
     args = list(beam_args)
     given = _parsed(args)
