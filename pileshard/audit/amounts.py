@@ -39,3 +39,8 @@ def percent(share: float | None) -> str:
     if 99.99 < hundredths < 100:
         return ">99.99%"
     return f"{hundredths:.2f}%" if hundredths < 10 else f"{hundredths:.1f}%"
+
+
+def several(count: int, thing: str) -> str:
+    """So many of a thing: 1 shard, 2 shards."""
+    return f"{count:,} {thing}{'s' if count != 1 else ''}"

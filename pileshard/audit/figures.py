@@ -37,7 +37,9 @@ def _figure(title: str, caption: str, make: Callable[[Variant], Spec]) -> Figure
 
 def shown(name: str) -> str:
     """A name of foreign origin as it is shown: what does not print is escaped, and a very long one is cut."""
-    return printable(name, _LONGEST_NAME) or "(no name)"
+    if not name.strip():
+        return "(blank)" if name else "(no name)"
+    return printable(name, _LONGEST_NAME)
 
 
 def last_of(url: str) -> str:

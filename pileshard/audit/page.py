@@ -8,12 +8,13 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from pileshard.audit import figures
-from pileshard.audit.amounts import large, percent, size
+from pileshard.audit.amounts import large, percent, several, size
 from pileshard.audit.figures import Figure, by_source, shown
 from pileshard.audit.statistics_report import Counted, InputStatistics, Spread, Statistics, Vocabulary
 
 #: Rows of a table; what is beyond stands in the JSON.
 MOST_TABLE_ROWS = 1000
+MOST_INPUT_ROWS = 300
 _TALL_ROWS = 16
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -23,6 +24,11 @@ class Column(NamedTuple):
 
     title: str
     kind: str = "number"
+
+    @property
+    def mark(self) -> str:
+        """The attribute of its cells; numbers are what has none."""
+        return "" if self.kind == "number" else f' class="{self.kind}"'
 
 
 def page(statistics: Statistics) -> str:
@@ -110,10 +116,10 @@ def _table(
         for at, (cell, column) in enumerate(zip(row, columns, strict=True)):
             tag = first if at == 0 else "td"
             scope = ' scope="row"' if tag == "th" else ""
-            out.append(f'<{tag}{scope} class="{column.kind}">{cell}</{tag}>')
+            out.append(f"<{tag}{scope}{column.mark}>{cell}</{tag}>")
         return f"<tr>{''.join(out)}</tr>"
 
-    head = "".join(f'<th scope="col" class="{column.kind}">{escape(column.title)}</th>' for column in columns)
+    head = "".join(f'<th scope="col"{column.mark}>{escape(column.title)}</th>' for column in columns)
     body = "\n".join(cells(row, "th") for row in rows[:MOST_TABLE_ROWS])
     tail = f"<tfoot>{cells(foot, 'th')}</tfoot>" if foot else ""
     tall = " tall" if len(rows) > _TALL_ROWS else ""
@@ -121,10 +127,14 @@ def _table(
         f'<div class="scroll{tall}" role="region" tabindex="0" aria-label="{escape(label)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>{tail}</table></div>"
     ]
-    if len(rows) > MOST_TABLE_ROWS:
-        left = len(rows) - MOST_TABLE_ROWS
-        out.append(f'<p class="note">{left:,} more rows are in what <code>pileshard stats --json</code> writes.</p>')
-    return out
+    return out + _more(len(rows) - MOST_TABLE_ROWS)
+
+
+def _more(rows: int) -> list[str]:
+    if rows <= 0:
+        return []
+    told = several(rows, "row")
+    return [f'<p class="note">{told} more: <code>pileshard stats --json</code> writes all.</p>']
 
 
 def _sources(statistics: Statistics) -> list[str]:
@@ -203,8 +213,8 @@ def _account(statistics: Statistics) -> list[str]:
     account = statistics.account
     rejected = sum(account.rejected.values())
     sentences = [
-        f"{account.lines:,} lines of {len(statistics.inputs):,} inputs: {account.accepted:,} accepted, "
-        f"{rejected:,} rejected ({percent(account.rejected_share)}), {account.blank:,} blank."
+        f"{several(account.lines, 'line')} of {several(len(statistics.inputs), 'input')}: {account.accepted:,} "
+        f"accepted, {rejected:,} rejected ({percent(account.rejected_share)}), {account.blank:,} blank."
     ]
     if account.duplicates is None:
         sentences.append("Duplicates were not looked for.")
@@ -214,18 +224,19 @@ def _account(statistics: Statistics) -> list[str]:
             f"{account.duplicate_tokens or 0:,} tokens."
         )
     if account.skipped_inputs:
-        sentences.append(f"{account.skipped_inputs:,} inputs were left out whole.")
+        sentences.append(f"Left out whole: {several(account.skipped_inputs, 'input')}.")
     if not rejected:
         sentences.append("No line was rejected.")
     columns = [Column("input", "name"), *(Column(title) for title in ("stored", "lines", "accepted", "rejected"))]
     columns += [Column("share"), Column("blank"), Column("duplicates"), Column("tokens"), Column("reasons", "name")]
     inputs = sorted(statistics.inputs, key=lambda entry: -sum(entry.rejected.values()))
-    rows = [_input_row(entry) for entry in inputs[: MOST_TABLE_ROWS + 1]] + [[]] * (len(inputs) - MOST_TABLE_ROWS - 1)
+    rows = [_input_row(entry) for entry in inputs[:MOST_INPUT_ROWS]]
     return [
         "<h2>Lines of the inputs</h2>",
         f"<p>{escape(' '.join(sentences))}</p>",
         *_plots([figures.rejects_by_reason(statistics), figures.rejects_by_input(statistics)]),
         *(_table("Inputs", columns, rows) if rows else []),
+        *_more(len(inputs) - MOST_INPUT_ROWS),
     ]
 
 

@@ -35,7 +35,7 @@ MOST_ROWS = 25
 _ROW = 20
 
 # The page is drawn in whatever font its reader has: room for the widest common one.
-_NAME_LETTER, _LABEL_LETTER = 7.0, 6.9
+_NAME_LETTER, _LABEL_LETTER = 7.0, 6.8
 
 Spec = dict[str, Any]
 
@@ -91,9 +91,15 @@ def draw(title: str, make: Callable[[Variant], Spec]) -> str:
     return "".join(out)
 
 
-def letters(text: str) -> int:
-    """How wide a text is, in letters: those of East Asia are two."""
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+def letters(text: str) -> float:
+    """How wide a text is, in letters of a common width."""
+
+    def width(c: str) -> float:
+        if unicodedata.combining(c):
+            return 0
+        return 2 if unicodedata.east_asian_width(c) in "WF" else 1.7 if c in "WMm@" else 1.4 if c in "w%" else 1
+
+    return sum(map(width, text))
 
 
 def cut(text: str, most: int) -> str:
@@ -136,7 +142,7 @@ def rows_height(data: Sequence[Spec]) -> Spec:
 
 def bars(data: Sequence[Spec], title: str, variant: Variant, series: dict[str, str] | None = None) -> Spec:
     """Horizontal bars of `value` by row, `label` at their ends; stacked by `series` where given, name -> colour."""
-    room = variant.width - _names_width(data) - 8
+    room = variant.width - _names_width(data) - 22
     behind = {entry["label"]: 8 + _LABEL_LETTER * letters(entry["label"]) for entry in data if entry["label"]}
     ends = [entry["end"] * room / (room - behind[entry["label"]]) for entry in data if entry["label"]]
     scale = {"domainMax": max(ends, default=0) or 1, "nice": False}
@@ -161,7 +167,10 @@ def bars(data: Sequence[Spec], title: str, variant: Variant, series: dict[str, s
 def spans(data: Sequence[Spec], title: str, *, log: bool) -> Spec:
     """By row, a thin line from `p05` to `p95`, a thick one from `p25` to `p75` and a dot at `middle`."""
     scale = {"type": "log", "padding": 6} if log else {"zero": False, "padding": 6}
-    axis = {**_amounts(), **({"format": "~s"} if log else {})}
+    axis = _amounts()
+    if log and data:
+        low, high = (choose(entry[name] for entry in data) for choose, name in ((min, "p05"), (max, "p95")))
+        axis["values"] = log_ticks(low, high)
     x = {"type": "quantitative", "scale": scale, "title": title, "axis": axis}
     y = y_rows(data)
     said = {"field": "told"}
@@ -186,12 +195,12 @@ def bins(data: Sequence[Spec], title: str, y_title: str, *, log: bool, rules: Se
         "type": "quantitative",
         "title": title,
         "scale": {"type": "log", "nice": False} if log else {"zero": False, "nice": False},
-        "axis": _amounts(),
+        "axis": {**_amounts(), **({"values": log_ticks(data[0]["first"], data[-1]["end"])} if log else {})},
     }
-    y_axis = {"grid": True, "format": "~s" if y_title == "shards" else "~%", "tickCount": 4}
+    y_axis: Spec = {"grid": True, "format": "~s" if y_title == "shards" else "~%", "tickCount": 4}
     y = {"field": "value", "type": "quantitative", "title": y_title, "axis": y_axis}
-    if y_title == "shards":
-        y_axis["tickMinStep"] = 1
+    if y_title == "shards" and (most := max(entry["value"] for entry in data)) < 5:
+        y_axis["values"] = list(range(most + 1))
     bar = {
         "mark": {"type": "bar", "fill": FIRST, "stroke": PAPER, "strokeWidth": 0.5},
         "encoding": {"x": {**x, "field": "first"}, "x2": {"field": "end"}, "y": y, "description": {"field": "told"}},
@@ -221,7 +230,8 @@ def bins(data: Sequence[Spec], title: str, y_title: str, *, log: bool, rules: Se
 
 def curve(data: Sequence[Spec], x_title: str, y_title: str) -> Spec:
     """A line through (x, y), both logarithmic, with a dot at each."""
-    axis = {"format": "~s", "tickCount": 6, "grid": False}
+    most = max(entry[name] for entry in data for name in "xy")
+    axis = {"labelExpr": _SHORT, "values": [10**power for power in range(len(str(most)))], "grid": False}
     scale = {"type": "log", "nice": False}
     x = {"field": "x", "type": "quantitative", "scale": scale, "title": x_title, "axis": axis}
     y = {
@@ -239,20 +249,30 @@ def curve(data: Sequence[Spec], x_title: str, y_title: str) -> Spec:
     return {"data": {"values": list(data)}, "height": 260, "layer": [line, dots]}
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten from `low` to `high`; their doubles and halves too where these are few."""
+    powers = [10**power for power in range(-3, 19)]
+    ticks = [tick for tick in powers if low <= tick <= high]
+    return ticks if len(ticks) > 2 else [tick * by for tick in powers for by in (1, 2, 5) if low <= tick * by <= high]
+
+
 def _series(series: dict[str, str]) -> Spec:
     legend = {"title": None, "orient": "top", "symbolType": "square"}
     scale = {"domain": list(series), "range": list(series.values())}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": legend if len(series) > 1 else None}
 
 
+# Billions are B in this field, G in the standard.
+_SHORT = "replace(format(datum.value, '~s'), 'G', 'B')"
+
+
 def _amounts() -> Spec:
-    # Billions are B in this field, G in the standard.
-    return {"labelExpr": "replace(format(datum.value, '~s'), 'G', 'B')", "tickCount": 5, "grid": True}
+    return {"labelExpr": _SHORT, "tickCount": 5, "grid": True}
 
 
 _CONFIG: Spec = {
     "background": None,
-    "padding": 2,
+    "padding": {"left": 2, "top": 2, "right": 16, "bottom": 2},  # half of a label at the end of an axis
     "view": {"stroke": None},
     "font": "sans-serif",  # to measure by; the page's own is used
     "axis": {

@@ -18,8 +18,8 @@ from pileshard.format.storage import Storage
 
 #: Lengths below 16,384 tokens are counted exactly, those above within 0.05% (half a bin).
 LENGTHS = LogBins(exact=14, fine=10)
-#: Of the histogram that people look at; its bins are unions of those above.
-COARSE = LogBins(exact=2, fine=2)
+#: Edges of the histogram that people look at: powers of the root of 2, as whole numbers.
+EDGES: Ints = np.unique(np.round(2.0 ** (np.arange(2 * 53) / 2)).astype(np.int64))
 #: Text bytes a token are counted in thousandths.
 DENSITY = LogBins(exact=14, fine=10)
 
@@ -40,7 +40,7 @@ class Counts:
       tokens: of them.
       text_bytes: of their texts.
       lengths: tokens of each document.
-      coarse_tokens: int64, tokens of the documents in each bin of COARSE.
+      coarse: int64 [2, bins], documents of a length between two EDGES, and tokens of these.
       density: thousandths of text bytes a token, of each document.
       density_sum: of these thousandths.
       ids: int64 [vocab_size], occurrences; None where tokens were not read.
@@ -53,7 +53,7 @@ class Counts:
     tokens: int = 0
     text_bytes: int = 0
     lengths: Histogram = field(default_factory=lambda: Histogram(LENGTHS))
-    coarse_tokens: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    coarse: Ints = field(default_factory=lambda: np.zeros((2, len(EDGES)), dtype=np.int64))
     density: Histogram = field(default_factory=lambda: Histogram(DENSITY))
     density_sum: int = 0
     ids: Ints | None = None
@@ -67,7 +67,7 @@ class Counts:
         self.tokens += other.tokens
         self.text_bytes += other.text_bytes
         self.lengths.add_histogram(other.lengths)
-        self.coarse_tokens = _sum(self.coarse_tokens, other.coarse_tokens)
+        self.coarse += other.coarse
         self.density.add_histogram(other.density)
         self.density_sum += other.density_sum
         if other.ids is not None:
@@ -79,20 +79,13 @@ class Counts:
         """Counts documents by their tokens and the bytes of their texts: int64 [documents] each."""
         self.documents += len(lengths)
         self.lengths.add(lengths)
-        coarse = COARSE.number(lengths)
+        bins = np.searchsorted(EDGES, lengths, "right") - 1
+        self.coarse[0] += np.bincount(bins, minlength=len(EDGES))
         # Sums of a shard's tokens are exact in a float64, which is what bincount adds in.
-        self.coarse_tokens = _sum(self.coarse_tokens, np.bincount(coarse, weights=lengths).astype(np.int64))
+        self.coarse[1] += np.bincount(bins, weights=lengths, minlength=len(EDGES)).astype(np.int64)
         thousandths = text_bytes * 1000 // lengths
         self.density.add(thousandths)
         self.density_sum += int(thousandths.sum())
-
-
-def _sum(a: Ints, b: Ints) -> Ints:
-    if len(a) < len(b):
-        a, b = b, a
-    out = a.copy()
-    out[: len(b)] += b
-    return out
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from pileshard.audit.log_bins import Histogram
 from pileshard.audit.manifest_checks import well_named
 from pileshard.audit.redact import public_text, public_url
-from pileshard.audit.shard_counts import COARSE, Counts, ShardCounter
+from pileshard.audit.shard_counts import EDGES, Counts, ShardCounter
 from pileshard.audit.side_by_side import Progress, side_by_side
 from pileshard.audit.statistics_report import (
     QUANTILES,
@@ -200,14 +200,8 @@ def _spread(histogram: Histogram, total: int, unit: int) -> Spread | None:
 
 
 def _length_bins(counts: Counts) -> list[LengthBin]:
-    numbers = np.flatnonzero(counts.lengths.counts)
-    coarse = COARSE.number(counts.lengths.bins.edges(numbers)[0])
-    documents = np.bincount(coarse, minlength=len(counts.coarse_tokens))
-    np.add.at(documents, coarse, counts.lengths.counts[numbers] - 1)
-    filled = np.flatnonzero(documents)
-    firsts, ends = COARSE.edges(filled)
-    columns = (firsts, ends, documents[filled], counts.coarse_tokens[filled])
-    return [LengthBin(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    rows = zip(EDGES.tolist(), EDGES[1:].tolist(), *counts.coarse.tolist(), strict=False)
+    return [LengthBin(*row) for row in rows if row[2]]
 
 
 def _sizes(shards: Sequence[ShardEntry]) -> ShardSizes:

@@ -79,8 +79,8 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
         null without documents.
       density: text bytes a token of each document; quantiles within 0.001 (cut to it, and so is each document's value);
         null without documents.
-      histogram: of the lengths, as arrays [first length, end, documents, their tokens]; four bins an octave, those
-        without documents left out; exact.
+      histogram: of the lengths, as arrays [first length, end, documents, their tokens]; the edges are powers of the
+        root of 2, rounded, bins without documents are left out; exact.
     """
 
     documents: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pileshard.audit.amounts import percent, size
+from pileshard.audit.amounts import percent, several, size
 from pileshard.audit.statistics_report import Counted, Statistics, Vocabulary
 from pileshard.audit.tables import printable, table
 
@@ -42,8 +42,8 @@ def _account(statistics: Statistics) -> list[str]:
     account = statistics.account
     rejected = sum(account.rejected.values())
     out = [
-        f"{account.lines:,} lines of {len(statistics.inputs):,} inputs = {account.accepted:,} accepted + {rejected:,} "
-        f"rejected ({percent(account.rejected_share)}) + {account.blank:,} blank"
+        f"{several(account.lines, 'line')} of {several(len(statistics.inputs), 'input')} = {account.accepted:,} "
+        f"accepted + {rejected:,} rejected ({percent(account.rejected_share)}) + {account.blank:,} blank"
     ]
     if rejected:
         out.append("rejected: " + ", ".join(f"{reason} {count:,}" for reason, count in account.rejected.items()))

@@ -47,7 +47,9 @@ def check_counted(found: Counted, documents: list[Document]) -> None:
     _check_spread(found.lengths, lengths, [getattr(found.lengths, name) for name in _SHARES])
     density = [Fraction(document.text_bytes * 1000 // len(document.tokens), 1000) for document in documents]
     _check_spread(found.density, density, [getattr(found.density, name) for name in _SHARES])
+    edges = sorted({round(2 ** (half / 2)) for half in range(106)})
     for bin in found.histogram:
+        assert edges.index(bin.end) == edges.index(bin.first) + 1
         within = [len(document.tokens) for document in documents if bin.first <= len(document.tokens) < bin.end]
         assert (bin.documents, bin.tokens) == (len(within), sum(within))
     assert sum(bin.documents for bin in found.histogram) == found.documents

@@ -170,7 +170,7 @@ def test_dataset_of_no_document_has_numbers_too(tmp_path: Path, capsys: pytest.C
     check_statistics(found, root)
     assert found.account.rejected == {"invalid_json": 1}
     assert main(["stats", str(root), "--vocab", "--workers", "1"]) == 0
-    assert "2 lines of 1 inputs = 0 accepted + 1 rejected (50.0%) + 1 blank" in capsys.readouterr().out
+    assert "2 lines of 1 input = 0 accepted + 1 rejected (50.0%) + 1 blank" in capsys.readouterr().out
 
 
 def test_shard_of_no_document_counts_as_a_shard(tmp_path: Path) -> None:
