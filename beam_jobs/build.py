@@ -21,7 +21,7 @@ import msgspec
 
 from beam_jobs import finish
 from beam_jobs.engine_workers import engine_workers
-from beam_jobs.forecast import forecast_lines
+from beam_jobs.forecast import Forecast, make_forecast
 from beam_jobs.gather_plan import gathered, plan_gather
 from beam_jobs.inputs import expand
 from beam_jobs.items import os_sentence, take_failures
@@ -99,11 +99,11 @@ def build(options: BuildOptions) -> BuildResult:
         raise BuildError(f"{error}; mend it and run the same command again, which continues the build") from error
 
 
-def forecast(options: BuildOptions) -> list[str]:
-    """What a build would do and take, in sentences; writes nothing."""
+def forecast(options: BuildOptions) -> Forecast:
+    """What a build would do and take; writes nothing."""
     options.check()
     driver = _Driver(options)
-    return forecast_lines(driver.job, options, driver.tokenizer_bytes, driver.tokenizer.dtype.itemsize)
+    return make_forecast(driver.job, options, driver.tokenizer_bytes, driver.tokenizer.dtype.itemsize)
 
 
 class _Driver:

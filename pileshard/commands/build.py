@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from pileshard.commands.options import add_storage_options, parse_storage_options
+from pileshard.errors import OptionError
 
 
 def add(commands: Any) -> None:
@@ -76,6 +77,7 @@ def add(commands: Any) -> None:
     argument(
         "--plan-only", action="store_true", help="say what the build would do and take, from a sample; write nothing"
     )
+    argument("--json", action="store_true", help="with --plan-only: print JSON (schemas/forecast.schema.json)")
     argument("--keep-runs", action="store_true", help="keep runs and receipts after the build")
     add_storage_options(command)
     command.set_defaults(run=run)
@@ -88,10 +90,15 @@ def parts(text: str) -> int | str:
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs the command and returns its exit code."""
+    import msgspec
+
     from beam_jobs.build import build, forecast
+    from beam_jobs.forecast import forecast_text
     from beam_jobs.options import BuildOptions, parse_size
     from pileshard.audit.tables import account_lines, source_table
 
+    if args.json and not args.plan_only:
+        raise OptionError("--json goes with --plan-only; what a build gives is told by manifest.json in its output")
     options = BuildOptions(
         inputs=tuple(url for urls in args.input for url in urls),
         output=args.output,
@@ -118,7 +125,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         beam_args=tuple(beam_args),
     )
     if args.plan_only:
-        print("\n".join(forecast(options)))
+        found = forecast(options)
+        print(msgspec.json.encode(found).decode() if args.json else "\n".join(forecast_text(found)))
         return 0
     result = build(options)
     print(source_table(result.manifest))

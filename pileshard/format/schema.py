@@ -29,6 +29,7 @@ SCHEMAS = {
     "inspect-document": ("pileshard.audit.inspect:DocumentView", "what `pileshard inspect --document --json` prints"),
     "inspect-shard": ("pileshard.audit.browse:ShardView", "what `pileshard inspect --shard --json` prints"),
     "inspect-search": ("pileshard.audit.search:SearchView", "what `pileshard inspect --find --json` prints"),
+    "forecast": ("beam_jobs.forecast:Forecast", "what `pileshard build --plan-only --json` prints"),
     "status": ("beam_jobs.status:Status", "what `pileshard status --json` prints"),
     "statistics": ("pileshard.audit.statistics_report:Statistics", "what `pileshard stats --json` writes"),
     "job": ("beam_jobs.job:JobRecord", "_build/job.json: what an output is being built from"),
