@@ -10,6 +10,7 @@ import msgspec
 
 from beam_jobs.inputs import InputFile
 from beam_jobs.options import RETRY_SECONDS, EngineName, OnBadInput
+from beam_jobs.reads import side_by_side
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Options
 from pileshard.format.paths import BUILD, MANIFEST
@@ -357,6 +358,9 @@ def write_json(storage: Storage, path: str, value: Any) -> None:
 def finished(storage: Storage, fingerprint: str, items: list[Any], kind: type[_T]) -> Iterator[tuple[Any, _T | None]]:
     """Each item with its receipt, or with None."""
     present = set(storage.files(RECEIPTS))
-    for item in items:
+
+    def read(item: Any) -> _T | None:
         path = receipt_path(fingerprint, item)
-        yield item, read_receipt(storage, path, kind) if path in present else None
+        return read_receipt(storage, path, kind) if path in present else None
+
+    yield from zip(items, side_by_side(read, items), strict=True)

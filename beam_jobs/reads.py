@@ -25,7 +25,11 @@ def side_by_side(read: Callable[[T], R], of: Iterable[T], at_once: int = AT_ONCE
         waiting: list[Future[R]] = []
         try:
             for thing in of:
-                waiting.append(pool.submit(read, thing))
+                try:
+                    waiting.append(pool.submit(read, thing))
+                except RuntimeError:  # no more threads can be had
+                    waiting.append(Future())
+                    waiting[-1].set_result(read(thing))
                 if len(waiting) >= 2 * at_once:
                     yield waiting.pop(0).result()
             while waiting:

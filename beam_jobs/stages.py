@@ -26,6 +26,7 @@ from beam_jobs.job import (
 from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.parts import item_cost
 from beam_jobs.progress import beat_seconds
+from beam_jobs.reads import side_by_side
 from beam_jobs.work_share import StageTime, stage_time
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.storage import Storage
@@ -123,9 +124,12 @@ class Stages:
 def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> None:
     """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
     storage, temp = job.storage(), job.temp_storage()
-    for item, receipt in finished(storage, job.fingerprint, list(items), kind):
+
+    def gone(done: tuple[Any, Any]) -> str | None:
+        """The first file that a receipt names and that is not there, whole."""
+        _, receipt = done
         if receipt is None or isinstance(receipt, CountReceipt | HashReceipt):
-            continue
+            return None
         if isinstance(receipt, TokenizeReceipt):
             files = [(temp, run.path, run.size) for run in receipt.runs]
         elif isinstance(receipt, GatherReceipt):
@@ -134,11 +138,13 @@ def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> Non
             shard = receipt.shard
             files = [(storage, shard["path"], shard["size"])]
             files.append((storage, shard["index_path"], shard["index_size"]))
-        for place, path, size in files:
-            if not has_size(place, path, size):
-                _log.warning("%s: is gone or cut off; %s is done again", place.url_of(path), item.name)
-                storage.remove(receipt_path(job.fingerprint, item))
-                break
+        return next((place.url_of(path) for place, path, size in files if not has_size(place, path, size)), None)
+
+    found = list(finished(storage, job.fingerprint, list(items), kind))
+    for (item, _), url in zip(found, side_by_side(gone, found), strict=True):
+        if url is not None:
+            _log.warning("%s: is gone or cut off; %s is done again", url, item.name)
+            storage.remove(receipt_path(job.fingerprint, item))
 
 
 def has_size(storage: Storage, path: str, size: int) -> bool:
