@@ -284,7 +284,7 @@ _CONFIG: Spec = {
         "gridColor": GRID,
         "domainColor": GRID,
         "tickColor": GRID,
-        "labelOverlap": True,
+        "labelOverlap": "greedy",
     },
     "axisX": {"titlePadding": 8},
     "axisY": {"grid": False},
