@@ -10,12 +10,17 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     inputs.py           URLs and globs -> inputs
     job.py              what a worker is told; the record of the job; receipts
     runs.py             sorted temporary files of tokenized documents
+    parts.py            how each input is cut into parts
+    count_stage.py      counts an input's text, so that parts begin at frames
+    spread.py           the items of the tokenize stage
+    memory.py           what a worker may hold, and how an item keeps to it
     lent_tokenizers.py  tokenizers of a process, each lent to one thread at a time
     tokenize_stage.py   an input -> runs
     shard_plan.py       receipts -> key ranges of shards
     gather_plan.py      runs of a large corpus in batches, for a shard to read from fewer
     gather_stage.py     a batch of runs -> runs of fewer keys each
     merge_stage.py      runs -> a shard
+    shard_writer.py     records -> a shard and its index
     reads.py            reads side by side
     duplicates.py       which texts of a shard came before, in whatever source
     items.py            one work item, from its task to its receipt
@@ -31,6 +36,8 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     status.py           what `pileshard status` tells of a build
     resume.py           what an output holds already, and whether a command may continue it
     forecast.py         what a build would do and take (`--plan-only`)
+    engine_workers.py   how many items an engine does at once
+    work_share.py       how much of the workers' time was spent at work
     stages.py           runs the items of a stage that have no receipt
     arrivals.py         receipts that a shared directory tells of late
     build.py            the driver; `python -m beam_jobs.build`

@@ -38,6 +38,7 @@ from beam_jobs.job import (
 from beam_jobs.lease import Lease
 from beam_jobs.leftovers import live_command
 from beam_jobs.lent_tokenizers import lent_tokenizer
+from beam_jobs.memory import run_bytes
 from beam_jobs.options import BuildOptions
 from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GROUP_COUNT, GroupPlan, group_path, merge_items, plan_groups
@@ -142,7 +143,8 @@ class _Driver:
             temp_url=absolute(options.temp_url) if options.temp_url else output,
             engine=options.engine,
             on_bad_input=options.on_bad_input,
-            run_bytes=options.run_bytes,
+            run_bytes=options.run_bytes or run_bytes(options.worker_memory),
+            worker_memory=options.worker_memory,
             storage_options=options.storage_options,
             retry_seconds=options.retry_seconds,
         )

@@ -20,13 +20,12 @@ from beam_jobs.runs import identities, read_rows
 from beam_jobs.shard_plan import GROUP_COUNT, RunSlice, group_path
 from pileshard.format.storage import Storage
 
-#: Rows of other sources in memory at a time, about.
-ROWS_AT_ONCE = 1 << 21
-
 _SEEN = np.dtype([("key", "<u8"), ("twin", "<u8"), ("input", "<u8"), ("line", "<u8"), ("mine", "<i8")])
 
 
-def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def find_duplicates(
+    storage: Storage, temp: Storage, item: MergeItem, rows: npt.NDArray[Any], at_once: int
+) -> npt.NDArray[np.bool_]:
     """Marks the documents of a shard whose text came before.
 
     Args:
@@ -34,6 +33,7 @@ def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.
       temp: where the runs lie.
       item: the shard.
       rows: its documents, sorted by key; with fields key, twin, input and line.
+      at_once: rows of other sources in memory at a time, about.
 
     Returns:
       bool [len(rows)].
@@ -45,7 +45,7 @@ def find_duplicates(storage: Storage, temp: Storage, item: MergeItem, rows: npt.
     span = item.key_last - item.key_first + 1
     # Keys are evenly spread, so a share of the range holds that share of the rows.
     expected = sum(run.group.documents for run in others) * span >> 64
-    steps = max(1, -(-expected // ROWS_AT_ONCE))
+    steps = max(1, -(-expected // at_once))
     for step in range(steps):
         first = item.key_first + span * step // steps
         last = item.key_first + span * (step + 1) // steps - 1

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from beam_jobs.inputs import InputFile
+from beam_jobs.memory import DEFAULT_BYTES
 from beam_jobs.options import RETRY_SECONDS, EngineName, OnBadInput
 from beam_jobs.reads import side_by_side
 from pileshard.errors import BuildError
@@ -76,6 +77,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     storage_options: dict[str, Any]
     only: list[KeyRange] | None = None
     retry_seconds: float = RETRY_SECONDS
+    worker_memory: int = DEFAULT_BYTES
     beat_seconds: float = 0.0
 
     def storage(self, retries: Retries | None = None) -> Storage:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import time
-from array import array
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import msgspec
@@ -16,21 +16,20 @@ import numpy as np
 
 from beam_jobs.duplicates import find_duplicates
 from beam_jobs.job import Job, MergeItem, MergeReceipt
+from beam_jobs.memory import rows_at_once
 from beam_jobs.progress import Heartbeat
 from beam_jobs.reads import side_by_side
 from beam_jobs.runs import ROW, identities, read_rows
 from beam_jobs.shard_plan import RunSlice, group_path
+from beam_jobs.shard_writer import ShardWriter
 from pileshard.errors import BuildError
 from pileshard.format.identity import hex64, identity_hashes, sum64
-from pileshard.format.index import Index
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.mounts import on_own_disk
 from pileshard.format.paths import index_path, shard_path
-from pileshard.format.record import RECORD_TOKENS, frame_pieces
 from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage
-
-_WRITE_BYTES = 8 << 20
+from pileshard.tokenize.memory import release_free_memory
 
 _MERGED = np.dtype([*ROW.descr, ("input", "<u4"), ("run", "<u4"), ("at", "<u8")])
 
@@ -61,26 +60,28 @@ def _merge(
     began = time.monotonic()
     temp = job.temp_storage(storage.retries)
     runs = msgspec.json.decode(storage.read_bytes(group_path(item.group)), type=list[RunSlice])
-    rows = _gather_rows(temp, runs, item, token_bytes)
-    duplicates = np.zeros(len(rows), dtype=bool)
-    if job.record.options.dedup == "exact":
-        duplicates = find_duplicates(storage, temp, item, rows)
-    kept, dropped = rows[~duplicates], rows[duplicates]
     path = shard_path(item.source, item.split, item.number, item.count)
 
-    def write(file: BinaryIO) -> _ShardWriter:
+    def write(file: BinaryIO) -> tuple[ShardWriter, _Sums, _Sums]:
+        kept, dropped = _Sums(), _Sums()
         with ThreadPoolExecutor(1) as behind:
-            writer = _ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
-            for slab in _slabs(kept, token_bytes, slab_bytes(job.run_bytes)):
-                writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
-                heartbeat.beat(writer.size, writer.documents, writer.tokens)
+            writer = ShardWriter(file, eod_id.to_bytes(token_bytes, "little"), token_bytes, behind)
+            for step in _steps(item, runs, rows_at_once(job.run_bytes)):
+                rows = _gather_rows(temp, runs, step, token_bytes)
+                if job.record.options.dedup == "exact":
+                    duplicates = find_duplicates(storage, temp, step, rows, rows_at_once(job.run_bytes))
+                    dropped.add(rows[duplicates])
+                    rows = rows[~duplicates]
+                kept.add(rows)
+                for slab in _slabs(rows, token_bytes, slab_bytes(job.run_bytes)):
+                    writer.write(slab, _read_tokens(temp, runs, slab, token_bytes))
+                    heartbeat.beat(writer.size, writer.documents, writer.tokens)
             writer.finish()
-        return writer
+        return writer, kept, dropped
 
-    writer = storage.publish(path, write)
-    index = writer.index().to_bytes()
-    storage.write_bytes(index_path(path), index)
-    identities = identity_hashes(kept["input"], kept["line"])
+    writer, kept, dropped = storage.publish(path, write)
+    index_size, index_sha256 = writer.write_index(storage, index_path(path))
+    release_free_memory()
     shard = ShardEntry(
         path=path,
         source=item.source,
@@ -90,25 +91,57 @@ def _merge(
         size=writer.size,
         sha256=writer.sha256(),
         index_path=index_path(path),
-        index_size=len(index),
-        index_sha256=hashlib.sha256(index).hexdigest(),
+        index_size=index_size,
+        index_sha256=index_sha256,
         records=writer.records,
-        documents=len(kept),
+        documents=kept.documents,
         tokens=writer.tokens,
-        text_bytes=int(kept["text_bytes"].sum()),
+        text_bytes=kept.text_bytes,
         key_first=hex64(item.key_first),
         key_last=hex64(item.key_last),
-        identity_sum=hex64(sum64(identities)),
+        identity_sum=hex64(kept.identity_sum),
     )
     return MergeReceipt(
         item=item,
         shard=msgspec.to_builtins(shard),
-        duplicates={str(number): count for number, count in sorted(Counter(dropped["input"].tolist()).items())},
-        duplicate_tokens=int(dropped["tokens"].sum()) + len(dropped),
-        duplicate_text_bytes=int(dropped["text_bytes"].sum()),
-        duplicates_identity_sum=sum64(identity_hashes(dropped["input"], dropped["line"])),
+        duplicates={str(number): count for number, count in sorted(dropped.by_input.items())},
+        duplicate_tokens=dropped.tokens,
+        duplicate_text_bytes=dropped.text_bytes,
+        duplicates_identity_sum=dropped.identity_sum,
         seconds=round(time.monotonic() - began, 3),
     )
+
+
+@dataclass
+class _Sums:
+    """Sums over documents; tokens with an end-of-document id each."""
+
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    identity_sum: int = 0
+    by_input: Counter[int] = field(default_factory=Counter)
+
+    def add(self, rows: np.ndarray[Any, Any]) -> None:
+        self.documents += len(rows)
+        self.tokens += int(rows["tokens"].sum()) + len(rows)
+        self.text_bytes += int(rows["text_bytes"].sum())
+        hashes = identity_hashes(rows["input"], rows["line"])
+        self.identity_sum = (self.identity_sum + sum64(hashes)) & (2**64 - 1)
+        numbers, counts = np.unique(rows["input"], return_counts=True)
+        self.by_input.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+
+
+def _steps(item: MergeItem, runs: list[RunSlice], most: int) -> Iterator[MergeItem]:
+    """The shard's range of keys in as many parts as it takes to have about `most` documents in each."""
+    span = item.key_last - item.key_first + 1
+    # Keys are evenly spread, so a share of all keys holds that share of the documents.
+    expected = sum(run.group.documents for run in runs) * span >> 64
+    steps = max(1, -(-expected // most))
+    for step in range(steps):
+        first = item.key_first + span * step // steps
+        last = item.key_first + span * (step + 1) // steps - 1
+        yield msgspec.structs.replace(item, key_first=first, key_last=last)
 
 
 def _gather_rows(temp: Storage, runs: list[RunSlice], item: MergeItem, token_bytes: int) -> np.ndarray[Any, Any]:
@@ -138,6 +171,7 @@ def _gather_rows(temp: Storage, runs: list[RunSlice], item: MergeItem, token_byt
     if not parts:
         return np.zeros(0, dtype=_MERGED)
     rows = np.concatenate(parts)
+    parts.clear()
     return rows[np.lexsort((rows["line"], rows["input"], rows["twin"], rows["key"]))]
 
 
@@ -197,88 +231,3 @@ def _mapped(temp: Storage, path: str, start: int, end: int) -> memoryview | None
         begin = start - start % mmap.ALLOCATIONGRANULARITY
         pages = mmap.mmap(file.fileno(), end - begin, access=mmap.ACCESS_READ, offset=begin)
     return memoryview(pages)[start - begin :]
-
-
-class _ShardWriter:
-    """Records into an open file, with their index and hash; hashed and written by a thread, one block behind."""
-
-    def __init__(self, file: BinaryIO, eod: bytes, token_bytes: int, behind: ThreadPoolExecutor) -> None:
-        self._behind = behind
-        self._writing: Future[None] | None = None
-        self._file = file
-        self._eod = eod
-        self._token_bytes = token_bytes
-        self._digest = hashlib.sha256()
-        self._pending: list[bytes | memoryview] = []
-        self._pending_bytes = 0
-        self._offsets = array("Q", [0])
-        self._tokens = array("Q", [0])
-        self._text_bytes = array("Q")
-        self._keys = array("Q")
-        self.size = 0
-        self.tokens = 0
-        self.documents = 0
-
-    @property
-    def records(self) -> int:
-        return len(self._keys)
-
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-    def write(self, slab: np.ndarray[Any, Any], spans: dict[int, tuple[int, memoryview]]) -> None:
-        """Writes the documents of a slab, each closed by the end-of-document id and cut into parts."""
-        width = self._token_bytes
-        most = RECORD_TOKENS * width
-        columns = [slab[name].tolist() for name in ("input", "line", "key", "text_bytes", "run", "at", "tokens")]
-        for number, line, key, text_bytes, run, at, count in zip(*columns, strict=True):
-            base, data = spans[run]
-            tokens = data[at - base : at - base + count * width]
-            if count < RECORD_TOKENS:
-                self._put(frame_pieces(number, line, 0, tokens, self._eod), count + 1, text_bytes, key)
-                continue
-            whole = bytes(tokens) + self._eod
-            for part, start in enumerate(range(0, len(whole), most)):
-                piece = whole[start : start + most]
-                record = frame_pieces(number, line, part, piece)
-                self._put(record, len(piece) // width, 0 if part else text_bytes, key)
-        self.documents += len(slab)
-
-    def _put(self, record: tuple[list[bytes | memoryview], int], tokens: int, text_bytes: int, key: int) -> None:
-        pieces, size = record
-        self._pending += pieces
-        self._pending_bytes += size
-        self.size += size
-        self.tokens += tokens
-        self._offsets.append(self.size)
-        self._tokens.append(self.tokens)
-        self._text_bytes.append(text_bytes)
-        self._keys.append(key)
-        if self._pending_bytes >= _WRITE_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hands over what is pending, when the block before it is written."""
-        pieces, self._pending, self._pending_bytes = self._pending, [], 0
-        if self._writing is not None:
-            self._writing.result()
-        self._writing = self._behind.submit(self._write, pieces)
-
-    def finish(self) -> None:
-        """Writes the rest and waits for it."""
-        self.flush()
-        assert self._writing is not None
-        self._writing.result()
-
-    def _write(self, pieces: list[bytes | memoryview]) -> None:
-        data = b"".join(pieces)
-        self._digest.update(data)
-        self._file.write(data)
-
-    def index(self) -> Index:
-        table = np.zeros((4, self.records + 1), dtype="<u8")
-        table[0] = self._tokens
-        table[1] = self._offsets
-        table[2, :-1] = self._text_bytes
-        table[3, :-1] = self._keys
-        return Index(table)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from beam_jobs.memory import DEFAULT_BYTES, LEAST_BYTES
 from pileshard.errors import OptionError
 from pileshard.format.secrets import redact, secret_in_url
 
@@ -67,7 +68,8 @@ class BuildOptions:
     workers: int | None = None
     temp_url: str | None = None
     keep_runs: bool = False
-    run_bytes: int = 256 * 2**20
+    worker_memory: int = DEFAULT_BYTES
+    run_bytes: int | None = None
     retry_seconds: float = RETRY_SECONDS
     space_check: bool = True
     storage_options: dict[str, Any] = field(default_factory=dict)
@@ -93,7 +95,12 @@ class BuildOptions:
             raise OptionError(f"--workers {self.workers} is not a number of processes: 1 or more")
         if self.shard_bytes < 1024:
             raise OptionError(f"--shard-bytes {self.shard_bytes} is too small: 1KB or more")
-        if self.run_bytes < 2**16:
+        if self.worker_memory < LEAST_BYTES:
+            raise OptionError(
+                f"--worker-memory {self.worker_memory:,} is too small for the tokenizers and one run: "
+                f"{LEAST_BYTES >> 20}MiB or more"
+            )
+        if self.run_bytes is not None and self.run_bytes < 2**16:
             raise OptionError(f"--run-bytes {self.run_bytes} is too small: 64KiB or more")
         if not 0 <= self.retry_seconds <= 86_400:
             raise OptionError(f"--retry-seconds {self.retry_seconds:g} is not between 0 and 86400")

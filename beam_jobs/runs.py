@@ -37,7 +37,8 @@ ROW = np.dtype([("key", "<u8"), ("line", "<u8"), ("tokens", "<u8"), ("text_bytes
 BUCKET = np.dtype([("bucket", "<u4"), ("documents", "<u4"), ("tokens", "<u8")])
 
 _WRITE_BYTES = 8 << 20
-_COLUMN_BYTES = 64  # a document's columns in memory, about
+_COLUMN_BYTES = 256  # a document's columns in memory, about, when they are sorted and written
+_PIECES = 1 << 16
 
 Group = tuple[str, str]
 Ints = npt.NDArray[Any]
@@ -161,16 +162,20 @@ class RunBuffer:
         number = np.concatenate([np.full(len(batch.ends), at) for at, batch in enumerate(self._batches)])[order]
         starts = np.concatenate([batch.starts for batch in self._batches])[order] * width
         ends = np.concatenate([batch.ends for batch in self._batches])[order] * width
-        pieces: list[memoryview] = []
-        size = 0
-        for batch, start, end in zip(number.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            pieces.append(views[batch][start:end])
-            size += end - start
-            if size >= _WRITE_BYTES:
-                yield b"".join(pieces)
-                pieces.clear()
-                size = 0
-        yield b"".join(pieces)
+        for at in range(0, len(order), _PIECES):  # views of tiny documents take more than their tokens
+            pieces: list[memoryview] = []
+            size = 0
+            part = slice(at, at + _PIECES)
+            for batch, start, end in zip(
+                number[part].tolist(), starts[part].tolist(), ends[part].tolist(), strict=True
+            ):
+                pieces.append(views[batch][start:end])
+                size += end - start
+                if size >= _WRITE_BYTES:
+                    yield b"".join(pieces)
+                    pieces.clear()
+                    size = 0
+            yield b"".join(pieces)
 
     def _tables(self, columns: dict[str, Ints], names: list[Group]) -> tuple[list[bytes], list[RunGroup]]:
         """What follows the tokens: rows and bucket tables, and where each group's lie."""

@@ -23,6 +23,7 @@ from beam_jobs.job import (
     check_not_overtaken,
 )
 from beam_jobs.lent_tokenizers import lent_tokenizer
+from beam_jobs.memory import cache_bytes, is_tight
 from beam_jobs.progress import Heartbeat
 from beam_jobs.runs import RunBuffer, run_prefix
 from pileshard.errors import BuildError, InputError
@@ -37,11 +38,13 @@ from pileshard.format.identity import (
 )
 from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage, WholeFile, open_url
-from pileshard.ingest import ParsedBlock, Reason, Rejection, parse_lines
+from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, parse_lines
 from pileshard.ingest.parts import PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
+from pileshard.tokenize.memory import release_free_memory
 
 _REJECTED_IN_MEMORY = 4 << 20
+_LEAST_RUN_BYTES = 8 << 20  # short of memory or not, runs are not smaller
 
 
 def tokenize_item(job: Job, item: TokenizeItem, retries: Retries | None = None) -> TokenizeReceipt:
@@ -112,6 +115,7 @@ class _Pass:
         text_path = tuple(options.text_key.split("."))
         source_path = tuple(options.source_key.split("."))
         buffer = RunBuffer(self.tokenizer.dtype, job.run_bytes)
+        self.tokenizer.limit_cache(cache_bytes(job.worker_memory))
         whole = item.end is None and item.entry is None  # read from the input's first byte to its last
         digest = hashlib.sha256()
         stored = item.entry.at if item.entry else 0
@@ -142,6 +146,7 @@ class _Pass:
             for block in reader.blocks():
                 if block.first_line + len(block.lines) > MAX_LINE:
                     raise BuildError(f"{entry.url}: has more than {MAX_LINE:,} lines")
+                self._keep_within(block, buffer)
                 parsed = parse_lines(block, text_path, source_path)
                 offsets = block.offsets() if options.special_tokens == "reject" else []
                 first_line = block.first_line
@@ -177,9 +182,19 @@ class _Pass:
             rejected_path=rejected.path if self.rejected else None,
         )
 
+    def _keep_within(self, block: LineBlock, buffer: RunBuffer) -> None:
+        """Makes room where the process would hold too much with this block in work."""
+        memory, size = self.job.worker_memory, sum(map(len, block.lines))
+        if not is_tight(memory, size):
+            return
+        self.tokenizer.drop_cache()
+        if is_tight(memory, size) and buffer.held >= min(_LEAST_RUN_BYTES, buffer.limit):
+            self._flush(buffer)
+
     def _flush(self, buffer: RunBuffer) -> None:
         check_not_overtaken(self.storage, self.item)
         self.runs.append(buffer.write(self._temp(), self._run_prefix()))
+        release_free_memory()
 
     def _temp(self) -> Storage:
         return self.job.temp_storage(self.storage.retries)

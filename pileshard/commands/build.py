@@ -61,7 +61,13 @@ def add(commands: Any) -> None:
         help="processes on this machine (default: its cores); with another engine, how many items it does at once",
     )
     argument("--temp-url", metavar="URL", help="where runs lie (default: the output)")
-    argument("--run-bytes", default="256MiB", metavar="SIZE", help="size of a run: a worker's memory (default 256MiB)")
+    argument(
+        "--worker-memory",
+        default="1GiB",
+        metavar="SIZE",
+        help="what a worker may hold for each item that it does at once (default 1GiB)",
+    )
+    argument("--run-bytes", metavar="SIZE", help="size of a run (default: by --worker-memory)")
     argument(
         "--retry-seconds",
         type=float,
@@ -118,7 +124,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         workers=args.workers,
         temp_url=args.temp_url,
         keep_runs=args.keep_runs,
-        run_bytes=parse_size(args.run_bytes, "--run-bytes"),
+        worker_memory=parse_size(args.worker_memory, "--worker-memory"),
+        run_bytes=parse_size(args.run_bytes, "--run-bytes") if args.run_bytes else None,
         retry_seconds=args.retry_seconds,
         space_check=not args.no_space_check,
         storage_options=parse_storage_options(args.storage_option),

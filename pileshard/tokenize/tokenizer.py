@@ -91,6 +91,16 @@ class Tokenizer:
         ends = np.cumsum(counts)
         return (parts[0] if len(parts) == 1 else np.concatenate(parts)), ends if last is None else ends[last]
 
+    def limit_cache(self, cache_bytes: int) -> None:
+        """Let the fast engine's cache of words grow to so many bytes from now on."""
+        if self._fast is not None:
+            self._fast.cache_bytes = cache_bytes
+
+    def drop_cache(self) -> None:
+        """Free the fast engine's cache of words, if it has grown."""
+        if self._fast is not None:
+            self._fast.drop_cache()
+
     def contains_special(self, text: bytes) -> bool:
         """Whether a UTF-8 text holds one of the tokenizer's special tokens literally."""
         return self._special(text)

@@ -82,7 +82,6 @@ def make_receipts(storage: Storage, runs_by_input: list[int], sources: int, seed
                 item=TokenizeItem(input=number, part=0, parts=1, engine="fast"),
                 input_size=1,
                 input_sha256="",
-                total_lines=line,
                 runs=entries,
             )
         )

@@ -125,7 +125,6 @@ def make_receipt(storage: Storage, runs: list[Documents], spread: bool) -> Token
         item=TokenizeItem(input=0, part=0, parts=1, engine="fast"),
         input_size=0,
         input_sha256="",
-        total_lines=0,
         runs=entries,
         spread=buffer.write_spread(storage, "run") if spread else None,
     )

@@ -54,7 +54,6 @@ def receipt(number: int, runs: int, names: list[str], tokens: int, spread: Sprea
         item=TokenizeItem(input=number, part=0, parts=1, engine="auto"),
         input_size=10**10,
         input_sha256="0" * 64,
-        total_lines=10**6,
         runs=[RunEntry(path=f"{prefix}{at:02x}.run", size=10**9, groups=groups) for at in range(runs)],
         spread=spread,
     )
