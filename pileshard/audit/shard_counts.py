@@ -40,7 +40,7 @@ class Counts:
       tokens: of them.
       text_bytes: of their texts.
       lengths: tokens of each document.
-      coarse: int64 [2, bins], documents of a length between two EDGES, and tokens of these.
+      long: int64 [2, bins], documents of 16,384 tokens and more by length, between EDGES, and their tokens.
       density: thousandths of text bytes a token, of each document.
       density_sum: of these thousandths.
       ids: int64 [vocab_size], occurrences; None where tokens were not read.
@@ -53,7 +53,7 @@ class Counts:
     tokens: int = 0
     text_bytes: int = 0
     lengths: Histogram = field(default_factory=lambda: Histogram(LENGTHS))
-    coarse: Ints = field(default_factory=lambda: np.zeros((2, len(EDGES)), dtype=np.int64))
+    long: Ints = field(default_factory=lambda: np.zeros((2, len(EDGES)), dtype=np.int64))
     density: Histogram = field(default_factory=lambda: Histogram(DENSITY))
     density_sum: int = 0
     ids: Ints | None = None
@@ -67,7 +67,7 @@ class Counts:
         self.tokens += other.tokens
         self.text_bytes += other.text_bytes
         self.lengths.add_histogram(other.lengths)
-        self.coarse += other.coarse
+        self.long += other.long
         self.density.add_histogram(other.density)
         self.density_sum += other.density_sum
         if other.ids is not None:
@@ -79,13 +79,27 @@ class Counts:
         """Counts documents by their tokens and the bytes of their texts: int64 [documents] each."""
         self.documents += len(lengths)
         self.lengths.add(lengths)
-        bins = np.searchsorted(EDGES, lengths, "right") - 1
-        self.coarse[0] += np.bincount(bins, minlength=len(EDGES))
-        # Sums of a shard's tokens are exact in a float64, which is what bincount adds in.
-        self.coarse[1] += np.bincount(bins, weights=lengths, minlength=len(EDGES)).astype(np.int64)
+        long = lengths[lengths >= 1 << LENGTHS.exact]
+        self.long += _by_edges(long, np.ones_like(long))
         thousandths = text_bytes * 1000 // lengths
         self.density.add(thousandths)
         self.density_sum += int(thousandths.sum())
+
+    def by_length(self) -> Ints:
+        """Documents of a length between two EDGES, and their tokens: int64 [2, bins]."""
+        short = self.lengths.counts[: 1 << LENGTHS.exact]
+        return self.long + _by_edges(np.arange(len(short)), short)
+
+
+def _by_edges(lengths: Ints, counts: Ints) -> Ints:
+    """How many documents lie between two EDGES, and their tokens, of `counts` documents of each length."""
+    out = np.zeros((2, len(EDGES)), dtype=np.int64)
+    present = counts > 0
+    lengths, counts = lengths[present], counts[present]
+    bins = np.searchsorted(EDGES, lengths, "right") - 1
+    np.add.at(out[0], bins, counts)
+    np.add.at(out[1], bins, counts * lengths)
+    return out
 
 
 @dataclass(frozen=True)

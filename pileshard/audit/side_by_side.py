@@ -65,6 +65,7 @@ def side_by_side(
         while waiting:
             first, future = waiting.popleft()
             yield first, future.result()
+        executor.shutdown()
     except BrokenProcessPool:
         raise PileshardError(
             "a worker process died (killed, or out of memory: then lower --workers); run the command again"

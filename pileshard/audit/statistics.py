@@ -200,7 +200,7 @@ def _spread(histogram: Histogram, total: int, unit: int) -> Spread | None:
 
 
 def _length_bins(counts: Counts) -> list[LengthBin]:
-    rows = zip(EDGES.tolist(), EDGES[1:].tolist(), *counts.coarse.tolist(), strict=False)
+    rows = zip(EDGES.tolist(), EDGES[1:].tolist(), *counts.by_length().tolist(), strict=False)
     return [LengthBin(*row) for row in rows if row[2]]
 
 

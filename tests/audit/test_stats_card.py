@@ -7,15 +7,18 @@ import json
 import logging
 import re
 import shutil
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from markdown_it import MarkdownIt
 
 from pileshard.audit import croissant as croissant_module
 from pileshard.audit.card import card, markdown
 from pileshard.audit.croissant import croissant
+from pileshard.audit.figures import shown
 from pileshard.audit.statistics import collect
 from pileshard.audit.verify import verify
 from pileshard.cli import main
@@ -145,6 +148,13 @@ def test_hostile_names_stay_within_their_cells(tmp_path: Path) -> None:
         bare = re.sub(r"\\[!-/:-@\[-`{-~]", "", row)
         assert bare.count("|") == 9
         assert not re.search(r"[<>*_`\[\]&]", bare)
+    html = MarkdownIt("commonmark").enable("table").render(text.split("\n---\n", 1)[1])
+    cells = [unescape(cell) for cell in re.findall(r"<tr>\s*<td[^>]*>(.*?)</td>", html)]
+    assert {shown(name).strip() for name in names} <= {cell.strip() for cell in cells}
+    assert set(re.findall(r"<([a-z0-9]+)", html)) <= {
+        *("h1", "h2", "p", "strong", "code", "pre", "a", "blockquote", "table", "thead", "tbody", "tr", "th", "td")
+    }
+    assert html.count("<a ") == 1, "the link to Croissant alone"
     assert front_matter(text)["pretty_name"] == "na*me_<b>"
     assert "\n# na\\*me\\_\\<b\\>\n" in text
 
