@@ -34,10 +34,14 @@ GATHER = f"{BUILD}/gather"
 _T = TypeVar("_T")
 
 
+#: Version of `_build/job.json`. It is the memory of one release's build, so no other version is read.
+JOB_VERSION = 1
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`_build/job.json`: what this output is being built from; the next command on it is held against that."""
 
-    version: int = 1
+    version: int = JOB_VERSION
     inputs: list[InputFile]
     tokenizer_sha256: str
     eod: str | None
@@ -49,6 +53,35 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
             self, inputs=[msgspec.structs.replace(entry, version="") for entry in self.inputs]
         )
         return hashlib.sha256(msgspec.json.encode(named, order="deterministic")).hexdigest()[:16]
+
+
+def read_job(storage: Storage, remedy: str = "build into a new output") -> JobRecord:
+    """The record of the build that an output holds.
+
+    Args:
+      storage: the output.
+      remedy: what to do where the record is damaged.
+
+    Raises:
+      FileNotFoundError: there is none.
+      BuildError: it is damaged, or another release's.
+    """
+    name = storage.url_of(JOB)
+    data = storage.read_bytes(JOB)
+    try:
+        version = msgspec.json.decode(data, type=_Head).version
+        if version != JOB_VERSION:
+            raise BuildError(
+                f"{name}: is of version {version!r}, and this release reads version {JOB_VERSION}: use the release "
+                "that began the build, or build into a new output"
+            )
+        return msgspec.json.decode(data, type=JobRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BuildError(f"{name}: damaged ({error}); {remedy}") from None
+
+
+class _Head(msgspec.Struct):
+    version: Any = JOB_VERSION
 
 
 class KeyRange(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from beam_jobs.install import install
-from beam_jobs.job import JOB, JobRecord
+from beam_jobs.job import JOB, JobRecord, read_job
 from beam_jobs.options import BuildOptions
 from pileshard.audit.repair import file_sha256, is_whole
 from pileshard.errors import BuildError, DatasetError
@@ -51,11 +51,9 @@ def rebuild(options: RepairOptions, storage: Storage) -> str:
         if version > FORMAT_VERSION:
             raise BuildError(f"it is of format {version}, and this release writes {FORMAT_VERSION}: upgrade pileshard")
     try:
-        record = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+        record = read_job(storage, _COPY)
     except FileNotFoundError:
         raise BuildError(f"there is no record of the build ({JOB}): {_COPY}") from None
-    except msgspec.DecodeError as error:
-        raise BuildError(f"the record of the build ({JOB}) is damaged ({error}): {_COPY}") from None
     if not storage.exists(MANIFEST) and not storage.exists(TOKENIZER):
         raise BuildError("the build is not finished: run the same `pileshard build` command again")
     staging = Storage(f"{storage.url}/{STAGING}", options.storage_options)

@@ -31,7 +31,7 @@ from beam_jobs.job import (
 )
 from beam_jobs.parts import joined
 from beam_jobs.runs import Group
-from beam_jobs.shard_plan import GroupPlan, group_path, plan_groups
+from beam_jobs.shard_plan import GROUP_COUNT, GroupPlan, group_path, plan_groups
 from beam_jobs.stages import Stages, has_size
 from pileshard.audit.repair import Condemned
 from pileshard.errors import BuildError, PileshardError
@@ -247,6 +247,7 @@ class ShardRepair:
         for at, name in enumerate(names):
             write_json(self._staging, group_path(at), groups.get(name, GroupPlan(name)).runs)
             weights.append(sum(shard.size for shard in all_shards if (shard.source, shard.split) == name))
+        write_json(self._staging, GROUP_COUNT, len(names))
         items = []
         for number in numbers:
             shard = all_shards[number]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from beam_jobs.inputs import InputFile
-from beam_jobs.job import JOB, RECEIPTS, Job, JobRecord, TokenizeReceipt
+from beam_jobs.job import RECEIPTS, Job, JobRecord, TokenizeReceipt, read_job
 from beam_jobs.options import BuildOptions
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
@@ -27,7 +27,7 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
     """
     complete = storage.exists(MANIFEST)
     try:
-        before = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+        before = read_job(storage)
     except FileNotFoundError:
         if complete:
             raise BuildError(
@@ -40,8 +40,6 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
                 f"{storage.url}: is not empty and holds no build ({strangers[0]}); choose a new output"
             ) from None
         return None
-    except msgspec.DecodeError as error:
-        raise BuildError(f"{storage.url_of(JOB)}: damaged ({error}); build into a new output") from None
     difference = _difference(before, job.record)
     if difference is None:
         touched = any(old.version != new.version for old, new in zip(before.inputs, job.record.inputs, strict=True))
@@ -71,8 +69,6 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
 
 
 def _difference(before: JobRecord, now: JobRecord) -> str | None:
-    if before.version != now.version:
-        return f"its record has version {before.version}, this release writes {now.version}"
     old, new = (msgspec.to_builtins(record.options) for record in (before, now))
     for name, value in old.items():
         if new[name] != value:

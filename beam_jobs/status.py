@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from beam_jobs.job import JOB, SEEN, STAGE, JobRecord
+from beam_jobs.job import SEEN, STAGE, read_job
 from beam_jobs.lease import Driver, drivers, lives_here, silent_seconds
 from beam_jobs.progress import Stage, beats_by_path
 from beam_jobs.watch import StageStatus, Watch, WorkingItem
@@ -95,11 +95,9 @@ class Passerby:
         if storage.exists(MANIFEST):
             return _complete(storage)
         try:
-            record = msgspec.json.decode(storage.read_bytes(JOB), type=JobRecord)
+            record = read_job(storage)
         except FileNotFoundError:
             raise BuildError(f"{storage.url}: holds no build") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BuildError(f"{storage.url_of(JOB)}: is not the record of a build ({error})") from None
         driver = self._driver()
         stage = self._stage()
         working = stage is not None and any(not item.silent for item in stage.working)

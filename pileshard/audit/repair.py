@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -36,8 +36,7 @@ AS_BUILT = (
 _READ_BYTES = 8 << 20
 
 
-@dataclass
-class Condemned:
+class Condemned(msgspec.Struct):
     """A file with faults, and what became of it.
 
     Attributes:
@@ -51,7 +50,7 @@ class Condemned:
 
     path: str
     kind: FileKind
-    faults: list[FaultKind] = field(default_factory=list)
+    faults: list[FaultKind] = []
     number: int = -1
     outcome: Literal["", "repaired", "removed", "follows"] = ""
     why: str = ""
@@ -61,11 +60,11 @@ class Condemned:
         self.outcome, self.why = "repaired", by
 
 
-@dataclass
-class RepairReport:
-    """What `repair` did.
+class RepairReport(msgspec.Struct, kw_only=True):
+    """What `repair` did; `schemas/repair-report.schema.json` is the schema of its JSON.
 
     Attributes:
+      repair_version: of this form.
       url: the dataset's root.
       sound: whether no fault is left.
       files: those that had faults.
@@ -74,12 +73,17 @@ class RepairReport:
       seconds: taken.
     """
 
+    repair_version: Literal[1] = 1
     url: str
     sound: bool
     files: list[Condemned]
     before: Report
     after: list[Fault]
     seconds: float = 0.0
+
+    def to_json(self) -> bytes:
+        """The report as indented JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     def text(self) -> str:
         """A table for a person, then the verdict."""

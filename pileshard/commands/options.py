@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,3 +38,12 @@ def parse_storage_options(pairs: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             options[name] = value
     return options
+
+
+def write_report(path: str, data: bytes) -> None:
+    """Writes a report to a file, or to standard output where the path is `-`."""
+    if path == "-":
+        sys.stdout.buffer.write(data)
+        return
+    with open(path, "wb") as file:
+        file.write(data)

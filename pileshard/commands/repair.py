@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
-from pileshard.commands.options import add_storage_options, parse_storage_options
+from pileshard.commands.options import add_storage_options, parse_storage_options, write_report
 
 
 def add(commands: Any) -> None:
@@ -25,6 +26,7 @@ def add(commands: Any) -> None:
     argument("--tokenizer", metavar="FILE", help="the build's tokenizer.json, where the dataset's is damaged")
     argument("--engine", default="auto", choices=["auto", "fast", "reference"], help="tokenizer engine (default auto)")
     argument("--remove-surplus", action="store_true", help="remove files that the manifest does not name")
+    argument("--json", metavar="FILE", help="write the report as JSON (- for standard output)")
     add_storage_options(command)
     command.set_defaults(run=run)
 
@@ -32,6 +34,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs the command and returns its exit code."""
     from beam_jobs.repair import RepairOptions, repair
+    from pileshard.audit.terminal import Display
 
     report = repair(
         RepairOptions(
@@ -45,5 +48,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
             beam_args=tuple(beam_args),
         )
     )
-    print(report.text())
+    if args.json:
+        write_report(args.json, report.to_json())
+    if args.json != "-":
+        print(Display.of(sys.stdout).text(report.text()))
     return 0 if report.sound else 1

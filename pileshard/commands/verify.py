@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Literal
 
-from pileshard.commands.options import add_storage_options, parse_storage_options
+from pileshard.commands.options import add_storage_options, parse_storage_options, write_report
 from pileshard.errors import OptionError
 
 
@@ -53,6 +53,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs the command and returns its exit code."""
+    from pileshard.audit.terminal import Display
     from pileshard.audit.verify import verify
 
     if args.sample != "all" and not args.sample.isdecimal():
@@ -75,12 +76,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         engine=engine,
     )
     if args.json:
-        data = report.to_json()
-        if args.json == "-":
-            sys.stdout.buffer.write(data)
-        else:
-            with open(args.json, "wb") as file:
-                file.write(data)
+        write_report(args.json, report.to_json())
     if args.json != "-":
-        print(report.text())
+        print(Display.of(sys.stdout).text(report.text()))
     return 0 if report.sound else 1

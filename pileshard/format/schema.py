@@ -25,6 +25,7 @@ SCHEMAS = {
     "manifest": ("pileshard.format.manifest:Manifest", "manifest.json of a pileshard dataset"),
     "rejected-line": ("pileshard.format.rejected:RejectedLine", "one line of rejected/<input>.jsonl"),
     "verify-report": ("pileshard.audit.report:Report", "what `pileshard verify --json` writes"),
+    "repair-report": ("pileshard.audit.repair:RepairReport", "what `pileshard repair --json` writes"),
     "inspect-row": ("pileshard.audit.inspect:RowView", "what `pileshard inspect --position --json` prints"),
     "inspect-document": ("pileshard.audit.inspect:DocumentView", "what `pileshard inspect --document --json` prints"),
     "inspect-shard": ("pileshard.audit.browse:ShardView", "what `pileshard inspect --shard --json` prints"),

@@ -28,6 +28,7 @@ from tests.audit.forge import Forgery
 from tests.audit.test_damage import CASES as DAMAGE
 from tests.built import document, run_build, write_input
 from tests.data.golden.make_golden import HERE
+from tests.format.validating import validator
 from tests.tokenizers_made import EOD, tiny_gpt2_json
 
 BUILDS: dict[str, dict[str, Any]] = {
@@ -82,7 +83,9 @@ def files(root: Path) -> dict[str, bytes]:
 
 
 def mend(root: Path, **options: Any) -> RepairReport:
-    return repair(RepairOptions(url=str(root), workers=1, **options))
+    report = repair(RepairOptions(url=str(root), workers=1, **options))
+    validator("repair-report").validate(json.loads(report.to_json()))
+    return report
 
 
 def outcomes(report: RepairReport) -> dict[str, str]:

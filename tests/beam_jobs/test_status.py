@@ -229,7 +229,7 @@ def test_a_driver_that_was_killed_is_missed_and_its_build_continues(tmp_path: Pa
 
 def test_a_record_that_is_none_is_named(unfinished: Storage) -> None:
     unfinished.write_bytes(JOB, b"[]")
-    with pytest.raises(BuildError, match="is not the record of a build"):
+    with pytest.raises(BuildError, match="_build/job.json: damaged"):
         status(unfinished)
 
 
