@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.errors import DatasetError, OptionError
+from pileshard.errors import OptionError
+from pileshard.format.damage import Damage
 from pileshard.format.manifest import Manifest, ShardEntry, SourceEntry
 from pileshard.format.record import parse_example
 from pileshard.format.storage import Storage
@@ -21,8 +22,9 @@ from pileshard.order.plan import DEFAULT_SLOTS, Plan
 from pileshard.order.schedule import whole
 from pileshard.readers.best_fit_rows import BestFitRows
 from pileshard.readers.cache import BlockCache
-from pileshard.readers.chunk import ShardReader, remedy
+from pileshard.readers.chunk import ShardReader
 from pileshard.readers.document_rows import DocumentRows
+from pileshard.readers.left_out import LeftOut
 from pileshard.readers.packed import PackedRows
 
 #: Environment variable that names the dataset where no path is given.
@@ -188,11 +190,23 @@ class CorpusPlan(Plan):
     corpus: Corpus = field(kw_only=True)
     shards: list[ShardEntry] = field(kw_only=True)
 
-    def reader(self, cache: BlockCache | None = None) -> ShardReader:
-        """A new reader of the split's shards; a cache is for remote ones."""
+    def reader(
+        self, cache: BlockCache | None = None, *, checksums: bool = True, left_out: LeftOut | None = None
+    ) -> ShardReader:
+        """A new reader of the split's shards.
+
+        Args:
+          cache: for remote shards.
+          checksums: whether each record's checksum is compared.
+          left_out: takes down damage instead of its being raised.
+        """
         manifest = self.corpus.manifest
         return ShardReader(
-            self.corpus.storage, self.shards, manifest.token_dtype, cache=cache, vocab_size=manifest.vocab_size
+            *(self.corpus.storage, self.shards, manifest.token_dtype),
+            cache=cache,
+            vocab_size=manifest.vocab_size,
+            checksums=checksums,
+            left_out=left_out,
         )
 
     def packed(self, reader: ShardReader) -> PackedRows | None:
@@ -280,9 +294,8 @@ class CorpusPlan(Plan):
             url = self.corpus.manifest.inputs[example.input].url
         except (ValueError, IndexError) as error:
             storage, entry = self.corpus.storage, self.shards[shard]
-            raise DatasetError(
-                f"{storage.url_of(entry.path)}: damaged: record {record:,} is not readable ({error}); {remedy(storage)}"
-            ) from None
+            fault = f"damaged: record {record:,} is not readable ({error})"
+            raise Damage(storage.url_of(entry.path), fault, storage.url) from None
         low, high = max(first, begin), min(last, end)
         return Piece(
             input=example.input,

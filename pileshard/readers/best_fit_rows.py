@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pileshard.format.manifest import ShardEntry
+from pileshard.format.record import RECORD_TOKENS
 from pileshard.order.best_fit import assign
 from pileshard.order.chunks import I64
 from pileshard.order.even import EvenChunks
@@ -24,6 +25,8 @@ from pileshard.readers.packed import PackedRows, Parts
 
 class BestFitRows(PackedRows):
     """Makes the rows of chunks by best fit."""
+
+    _rows_depend = True
 
     def __init__(
         self,
@@ -45,6 +48,10 @@ class BestFitRows(PackedRows):
             nothing = np.empty(0, dtype=np.int64)
             return shard, nothing, nothing
         bounds = self._boundaries.across(shard, begin, end)
+        # Where pieces of a long document are cut depends on its first record, of which perhaps nothing else is read.
+        long = bounds[0] < begin and bounds[1] - bounds[0] > RECORD_TOKENS
+        if long and self._reader.read(shard, int(bounds[0]), np.empty(1, dtype=self._reader.dtype)):
+            self._reader.prove_index(shard)
         starts, ends, size = bounds[:-1], bounds[1:], self.places
         first = -(-np.maximum(begin - starts, 0) // size)
         counts = np.maximum(-(-(np.minimum(ends, end) - starts) // size) - first, 0)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pileshard.errors import DatasetError
+from pileshard.format.damage import Damage
 from pileshard.format.manifest import ShardEntry
 from pileshard.order.chunks import I64
-from pileshard.readers.chunk import ShardReader, remedy
+from pileshard.readers.chunk import ShardReader
 
 
 class Boundaries:
@@ -58,11 +58,10 @@ class Boundaries:
             if entry.documents != entry.records:
                 keys = self._reader.keys(shard)
                 found = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-                if entry.records - len(found) != entry.documents:
+                documents = entry.records - len(found)
+                if documents != entry.documents:
+                    fault = f"tells of {documents:,} documents where the manifest has {entry.documents:,}"
                     storage = self._reader.storage
-                    raise DatasetError(
-                        f"{storage.url_of(entry.index_path)}: tells of {entry.records - len(found):,} documents where "
-                        f"the manifest has {entry.documents:,}; {remedy(storage)}"
-                    )
+                    raise Damage(storage.url_of(entry.index_path), fault, storage.url)
             self._continuing[shard] = found
         return found

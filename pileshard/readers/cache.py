@@ -76,7 +76,9 @@ class BlockCache:
         self._warned = False
         self._resting_until = 0.0
 
-    def read(self, sha256: str, size: int, begin: int, end: int, fetch: Callable[[int, int], bytes]) -> bytes:
+    def read(
+        self, sha256: str, size: int, begin: int, end: int, fetch: Callable[[int, int], bytes], *, fresh: bool = False
+    ) -> bytes:
         """Bytes [begin, end) of a file.
 
         Args:
@@ -85,12 +87,13 @@ class BlockCache:
           begin: first byte.
           end: byte after the last; at most the size.
           fetch: gets bytes [a, b) from the remote storage, all of them; called for runs of missing blocks.
+          fresh: fetch blocks that are there too, and replace them.
         """
         if begin >= end:
             return b""
         first, last = begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)
         blocks: dict[int, bytes | memoryview] = {}
-        for number in range(first, last):
+        for number in range(first, last if not fresh else first):
             found = self._load(sha256, number, min(BLOCK_BYTES, size - number * BLOCK_BYTES))
             if found is not None:
                 blocks[number] = found

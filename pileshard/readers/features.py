@@ -75,6 +75,17 @@ class Features:
             self._make(flat[here], places[here] if places is not None else None, [array[here] for array in targets])
         return out
 
+    def clear(self, arrays: tuple[I32, ...], rows: npt.NDArray[np.bool_]) -> None:
+        """Empties rows, so that they count for nothing; a pair (inputs, labels) stays as it is.
+
+        Args:
+          arrays: as `make` gave them.
+          rows: which of them, bool [...].
+        """
+        if self.names is FEATURES:
+            for name, array in zip(self.names, arrays, strict=True):
+                array[rows] = self._eod if name in ("input_ids", "labels") else 0
+
     def _make(self, rows: npt.NDArray[Any], positions: I64 | None, out: list[I32]) -> None:
         width = self._plan.seq_len + 1
         found = segments(rows, width) if self._packed else self._documents(rows)

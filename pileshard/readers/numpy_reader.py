@@ -18,6 +18,7 @@ from pileshard.order.topology import resolve
 from pileshard.readers.blocks import blocks
 from pileshard.readers.cache import CACHE_BYTES, BlockCache
 from pileshard.readers.features import I32, PAIR, Features
+from pileshard.readers.left_out import LeftOut, left_out_for
 from pileshard.readers.rows import RowReader
 
 T = TypeVar("T")
@@ -35,12 +36,16 @@ class Reading:
       schedule: the steps.
       segment_ids: whether documents are told apart with packing="concat" too.
       cache: of remote shards on a local disk.
+      checksums: whether each record's checksum is compared.
+      left_out: takes down what is left out because it is damaged; None: damage is raised.
     """
 
     plan: CorpusPlan
     schedule: Schedule
     segment_ids: bool = False
     cache: BlockCache | None = None
+    checksums: bool = True
+    left_out: LeftOut | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -57,6 +62,7 @@ class Reading:
         step: int,
         every: int = 1,
         empty: Callable[..., npt.NDArray[Any]] = np.empty,
+        lost: set[int] | None = None,
     ) -> tuple[I32, ...]:
         """What a block of `blocks`, or a batch of it, is for a training step.
 
@@ -65,27 +71,39 @@ class Reading:
           step: number of the first batch.
           every: steps from a batch to the next.
           empty: makes the arrays, from shape and dtype.
+          lost: what `blocks` was given. Rows found there are counted as left out, and empty where a row can be.
 
         Returns:
           Arrays in the order of `names`, each int32 of the same shape but [..., seq_len].
         """
         positions = None
-        if self._features.needs_positions:
+        if lost or self._features.needs_positions:
             count = len(rows) if rows.ndim == 3 else 1
             taken = [self.schedule.positions(step + n * every) for n in range(count)]
             positions = np.concatenate(taken).reshape(rows.shape[:-1])
-        return self._features.make(rows, positions, empty)
+        arrays = self._features.make(rows, positions, empty)
+        if lost:
+            assert positions is not None
+            assert self.left_out is not None
+            here = np.isin(positions, list(lost))
+            gone = positions[here].tolist()
+            self._features.clear(arrays, here)
+            self.left_out.add(gone)
+            lost.difference_update(gone)
+        return arrays
 
     @cached_property
     def _features(self) -> Features:
         return Features(self.plan, self.segment_ids)
 
-    def blocks(self, first: int = 0, every: int = 1) -> Iterator[npt.NDArray[Any]]:
+    def blocks(self, first: int = 0, every: int = 1, lost: set[int] | None = None) -> Iterator[npt.NDArray[Any]]:
         """Batches of steps first, first + every, ..., a block at a time: [batches, rows, words] as they are read.
 
-        Rows have seq_len + 1 words, or more if they are packed; `arrays` makes of them what a step takes.
+        Rows have seq_len + 1 words, or more if they are packed; `arrays` makes of them what a step takes. Positions of
+        rows that are lost to damage are added to `lost`.
         """
-        schedule, reader = self.schedule, self.plan.reader(self.cache)
+        schedule = self.schedule
+        reader = self.plan.reader(self.cache, checksums=self.checksums, left_out=self.left_out)
         rows = RowReader(
             self.plan,
             reader,
@@ -96,6 +114,8 @@ class Reading:
             packed=self.plan.packed(reader),
             end=None if schedule.steps is None else schedule.position(schedule.steps),
             every_row=every == 1,
+            lost=lost,
+            stand_ins=self.names == PAIR,
         )
         return blocks(rows, schedule, reader.dtype, first=first, every=every)
 
@@ -125,8 +145,11 @@ def reading(
     storage_options: Mapping[str, Any] | None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int = CACHE_BYTES,
+    on_damage: str = "raise",
+    checksums: bool = True,
 ) -> Reading:
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
+    left_out = left_out_for(on_damage, checksums)
     ranks = resolve(rank, world_size)
     batch = global_batch(batch_size, global_batch_size, ranks.size)
     plan = open_corpus(path, storage_options).plan(
@@ -152,7 +175,7 @@ def reading(
         skip=skip,
     )
     cache = None if cache_dir is None else BlockCache(cache_dir, cache_bytes)
-    return Reading(plan, schedule, bool(segment_ids), cache)
+    return Reading(plan, schedule, bool(segment_ids), cache, bool(checksums), left_out)
 
 
 class NumpyBatches(Iterator[Any]):
@@ -164,14 +187,17 @@ class NumpyBatches(Iterator[Any]):
       plan: the order.
       schedule: the steps.
       step: number of batches taken.
+      left_out: with on_damage="skip", the rows among those taken that were left out, and why.
     """
 
     def __init__(self, reading: Reading) -> None:
         self.plan = reading.plan
         self.schedule = reading.schedule
         self.step = 0
+        self.left_out = LeftOut() if reading.left_out is None else reading.left_out
         self._reading = reading
-        self._blocks = reading.blocks()
+        self._lost: set[int] = set()
+        self._blocks = reading.blocks(lost=self._lost)
         self._block: npt.NDArray[Any] | None = None
         self._at = 0
 
@@ -185,7 +211,8 @@ class NumpyBatches(Iterator[Any]):
         batch = self._block[self._at]
         self._at += 1
         self.step += 1
-        return self._reading.element(self._reading.arrays(batch, self.step - 1))  # type: ignore[return-value]
+        arrays = self._reading.arrays(batch, self.step - 1, lost=self._lost)
+        return self._reading.element(arrays)  # type: ignore[return-value]
 
     @property
     def position(self) -> int:
@@ -227,6 +254,8 @@ def numpy_dataset(
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_bytes: int = CACHE_BYTES,
+    on_damage: str = "raise",
+    checksums: bool = True,
 ) -> NumpyBatches:
     """Batches of a dataset for one data-parallel rank, as numpy arrays.
 
@@ -271,6 +300,12 @@ def numpy_dataset(
       cache_dir: a folder on a local disk for blocks of a remote dataset, shared by any number of processes (see
         `pileshard.readers.cache`). A dataset in a directory is read from there.
       cache_bytes: of the cache on disk, at most.
+      on_damage: what to do where a shard is not as it was built: records that do not have their checksum, a file that
+        is missing or cut off, a damaged index. "raise": stop, with an error that names the file, the offset and the
+        command that repairs it. "skip": leave out the rows that touch it (see `pileshard.readers.LEFT_OUT`); every rank
+        keeps its number of steps, and positions and states stay as they are. What cannot be read for other reasons (a
+        network, a disk, a permission) is raised in any case.
+      checksums: compare the checksum of each record that is read, which costs a tenth of the numpy reader's speed.
 
     Returns:
       An iterator of (inputs, labels), each int32 [batch, seq_len], with `position` and `state()`; where documents are
@@ -306,5 +341,7 @@ def numpy_dataset(
             storage_options=storage_options,
             cache_dir=cache_dir,
             cache_bytes=cache_bytes,
+            on_damage=on_damage,
+            checksums=checksums,
         )
     )

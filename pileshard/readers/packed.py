@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pileshard.format.damage import Damage
 from pileshard.order.chunks import I64
 from pileshard.order.even import EvenChunks
 from pileshard.readers.chunk import ShardReader
+from pileshard.readers.salvage import Ranges
 
 #: Mean tokens of a part below which parts are copied by a gather instead of one by one.
 _GATHER_BELOW = 64
@@ -103,10 +105,16 @@ class PackedRows(ABC):
 
     What rows are made of is kept for the last `remember` chunks that were read row by row: 32 bytes a part.
 
+    Where the reader leaves out damage, rows that touch it hold nothing, and are told. A chunk is lost whole where the
+    index is damaged so that its parts cannot be told.
+
     Attributes:
       places: of a row.
       words: of a row as it is kept.
     """
+
+    #: Whether what stands in a row depends on all documents of its chunk.
+    _rows_depend = False
 
     def __init__(self, chunks: EvenChunks, reader: ShardReader, eod_id: int, remember: int) -> None:
         self.places = chunks.seq_len + 1
@@ -116,8 +124,8 @@ class PackedRows(ABC):
         self._eod = eod_id
         self._scratch = np.empty(0, dtype=reader.dtype)
         self._remember = remember
-        self._remembered: OrderedDict[int, tuple[int, Parts]] = OrderedDict()
-        self._expected: dict[int, tuple[int, Parts]] = {}
+        self._remembered: OrderedDict[int, tuple[int, Parts] | None] = OrderedDict()
+        self._expected: dict[int, tuple[int, Parts] | None] = {}
 
     @abstractmethod
     def parts(self, chunk: int) -> tuple[int, Parts]:
@@ -132,58 +140,112 @@ class PackedRows(ABC):
         self._expected = {}
         ranges = []
         for chunk, first in chunks:
-            shard, parts = self._expected[chunk] = self.parts(chunk)
-            parts = parts.of(first, self._chunks.chunk_samples)
-            if len(parts.row):
+            found = self._expected[chunk] = self._find(chunk)
+            if found is not None and len((parts := self._needed(found[1], first)).row):
                 begins, sizes, _ = self._runs(parts)
-                ranges += [(shard, *run) for run in zip(begins.tolist(), sizes.tolist(), strict=True)]
+                ranges += [(found[0], *run) for run in zip(begins.tolist(), sizes.tolist(), strict=True)]
         self._reader.expect(ranges)
 
     def expect_rows(self, rows: Iterable[tuple[int, int]]) -> None:
         """Says which rows (chunk, sample) `row` is called for next."""
         ranges = []
         for chunk, sample in rows:
-            shard, parts = self._recall(chunk)
-            found = parts.of(sample, sample + 1)
-            ranges += [(shard, *part) for part in zip(found.token.tolist(), found.length.tolist(), strict=True)]
+            found = self._recall(chunk)
+            if found is not None:
+                parts = found[1].of(sample, sample + 1)
+                ranges += [(found[0], *part) for part in zip(parts.token.tolist(), parts.length.tolist(), strict=True)]
         self._reader.expect(ranges)
 
-    def fill(self, chunk: int, first: int, out: npt.NDArray[Any]) -> None:
-        """Makes the rows of a chunk from row `first` on: [rows, words], contiguous."""
-        shard, parts = self._expected.pop(chunk) if chunk in self._expected else self.parts(chunk)
+    def fill(self, chunk: int, first: int, out: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+        """Makes the rows of a chunk from row `first` on: [rows, words], contiguous.
+
+        Returns:
+          Which of them are lost to damage, None where none is.
+        """
+        found = self._expected.pop(chunk) if chunk in self._expected else self._find(chunk)
+        if found is None:
+            return self._all_lost(out)
+        shard, parts = found
+        needed = self._needed(parts, first)
+        own = slice(*np.searchsorted(needed.row, (first, first + len(out))))
         parts = parts.of(first, first + len(out))
-        parts = parts._replace(row=parts.row - first)
-        self._blank(parts, out)
-        if len(parts.row):
-            begins, sizes, run = self._runs(parts)
+        lost: Ranges = []
+        self._blank(parts._replace(row=parts.row - first), out)
+        if len(needed.row):
+            begins, sizes, run = self._runs(needed)
             at = np.cumsum(sizes) - sizes
             tokens = self._memory(int(sizes.sum()))
             for begin, size, target in zip(begins.tolist(), sizes.tolist(), at.tolist(), strict=True):
-                self._reader.read(shard, begin, tokens[target : target + size])
-            _copy(
-                tokens,
-                parts.token + (at - begins)[run],
-                parts.row * self.words + parts.place,
-                parts.length,
-                out.reshape(-1),
-            )
+                lost += self._reader.read(shard, begin, tokens[target : target + size]) or ()
+            if len(parts.row):
+                _copy(
+                    tokens,
+                    parts.token + (at - begins)[run[own]],
+                    (parts.row - first) * self.words + parts.place,
+                    parts.length,
+                    out.reshape(-1),
+                )
+        if not lost:
+            return None
+        if self._rows_depend and not self._reader.index_is_whole(shard):
+            return self._all_lost(out)
+        touched = np.zeros(len(out), dtype=bool)
+        for low, high in lost:
+            touched[parts.row[(parts.token < high) & (parts.token + parts.length > low)] - first] = True
+        self._empty(out, touched)
+        return touched
 
-    def row(self, chunk: int, sample: int, out: npt.NDArray[Any]) -> None:
-        """Makes one row, reading its own tokens alone: [words]."""
-        shard, parts = self._recall(chunk)
-        parts = parts.of(sample, sample + 1)
-        self._blank(parts._replace(row=np.zeros_like(parts.row)), out[None])
-        for place, token, length in zip(*(part.tolist() for part in parts[1:]), strict=True):
-            self._reader.read(shard, token, out[place : place + length])
-
-    def _recall(self, chunk: int) -> tuple[int, Parts]:
-        found = self._remembered.get(chunk)
+    def row(self, chunk: int, sample: int, out: npt.NDArray[Any]) -> bool:
+        """Makes one row, reading its own tokens alone: [words]. Returns whether it is lost to damage."""
+        found = self._recall(chunk)
         if found is None:
-            found = self._remembered[chunk] = self.parts(chunk)
+            self._all_lost(out[None])
+            return True
+        shard, parts = found[0], found[1].of(sample, sample + 1)
+        self._blank(parts._replace(row=np.zeros_like(parts.row)), out[None])
+        lost = False
+        for place, token, length in zip(*(part.tolist() for part in parts[1:]), strict=True):
+            lost |= bool(self._reader.read(shard, token, out[place : place + length]))
+        if lost:
+            self._all_lost(out[None])
+        return lost
+
+    def _needed(self, parts: Parts, first: int) -> Parts:
+        """What is read for a chunk's rows from row `first` on."""
+        return parts if self._rows_depend else parts.of(first, self._chunks.chunk_samples)
+
+    def _find(self, chunk: int) -> tuple[int, Parts] | None:
+        """What `parts` tells, None where the index is damaged and that is left out."""
+        try:
+            return self.parts(chunk)
+        except Damage:
+            self._reader.refresh(int(self._chunks.bounds(chunk)[0]))
+        try:
+            return self.parts(chunk)
+        except Damage as damage:
+            if self._reader.left_out is None:
+                raise
+            self._reader.left_out.met([damage])
+            return None
+
+    def _all_lost(self, out: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        lost = np.ones(len(out), dtype=bool)
+        self._empty(out, lost)
+        return lost
+
+    def _empty(self, out: npt.NDArray[Any], lost: npt.NDArray[np.bool_]) -> None:
+        nothing = np.empty(0, dtype=np.int64)
+        row = np.empty((1, out.shape[1]), dtype=out.dtype)
+        self._blank(Parts(nothing, nothing, nothing, nothing), row)
+        out[lost] = row
+
+    def _recall(self, chunk: int) -> tuple[int, Parts] | None:
+        if chunk not in self._remembered:
+            self._remembered[chunk] = self._find(chunk)
             if len(self._remembered) > self._remember:
                 self._remembered.popitem(last=False)
         self._remembered.move_to_end(chunk)
-        return found
+        return self._remembered[chunk]
 
     def _blank(self, parts: Parts, out: npt.NDArray[Any]) -> None:
         out[:, : self.places] = self._eod

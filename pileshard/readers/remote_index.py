@@ -57,12 +57,12 @@ class RemoteIndexes:
         self._locks: dict[int, threading.Lock] = {}
         self._known: dict[int, list[tuple[int, int]]] = {}  # (tokens before, column) of each shard, ascending
 
-    def span(self, shard: int, first: int, end: int, fetch: FetchIndex) -> tuple[I64, I64]:
+    def span(self, shard: int, first: int, end: int, fetch: FetchIndex) -> tuple[I64, I64, int]:
         """The records that hold the tokens [first, end) of a shard.
 
         Returns:
           Tokens before each of them and before the next, and their offsets: int64 [records + 1] each, to be left as
-          they are.
+          they are; and the number of the first.
 
         Raises:
           DamagedIndex: it does not fit the manifest or itself.
@@ -72,10 +72,10 @@ class RemoteIndexes:
                 rows = self._rows(shard, fetch)
                 low = int(rows[_TOKENS].searchsorted(first, side="right")) - 1
                 high = int(rows[_TOKENS].searchsorted(end, side="left"))
-                return rows[_TOKENS, low : high + 1], rows[_OFFSETS, low : high + 1]
+                return rows[_TOKENS, low : high + 1], rows[_OFFSETS, low : high + 1], low
             low = self._column(shard, first, fetch)
             high = self._column(shard, end - 1, fetch) + 1
-            return self._slice(shard, _TOKENS, low, high, fetch), self._slice(shard, _OFFSETS, low, high, fetch)
+            return self._slice(shard, _TOKENS, low, high, fetch), self._slice(shard, _OFFSETS, low, high, fetch), low
 
     def record_of(self, shard: int, token: int, fetch: FetchIndex) -> int:
         """The record that holds a token of a shard; raises what `span` does."""
@@ -90,6 +90,14 @@ class RemoteIndexes:
             if self._whole:
                 return self._rows(shard, fetch)[_TOKENS, first : last + 1]
             return self._slice(shard, _TOKENS, first, last, fetch)
+
+    def forget(self, shard: int) -> None:
+        """Drops what is kept of a shard's index, so that it is fetched anew."""
+        with self._locked(shard):
+            self._known.pop(shard, None)
+            with self._lock:
+                for key in [key for key in self._kept if key[0] == shard]:
+                    self._kept_bytes -= self._kept.pop(key).nbytes
 
     def _locked(self, shard: int) -> threading.Lock:
         """Several chunks of a shard at once would fetch the same."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.errors import DatasetError
+from pileshard.format.damage import Damage
 from pileshard.format.identity import U64
 from pileshard.format.index import HEADER_BYTES
 from pileshard.format.manifest import ShardEntry
@@ -23,8 +23,11 @@ from pileshard.format.storage import Storage
 from pileshard.order.chunks import I64
 from pileshard.readers.ahead import Ahead
 from pileshard.readers.cache import BlockCache
+from pileshard.readers.checks import AFTER, BEFORE, sound
+from pileshard.readers.open_shards import missing
 from pileshard.readers.pieces import copy_pieces, locate_pieces
 from pileshard.readers.remote_index import DamagedIndex, FetchIndex, RemoteIndexes
+from pileshard.readers.salvage import Entries
 
 #: Bytes of tokens read ahead: a window of 768 chunks of uint16 tokens is 201 MB.
 AHEAD_BYTES = 256 << 20
@@ -53,10 +56,11 @@ class RemoteShards:
         *,
         ahead_bytes: int = AHEAD_BYTES,
         threads: int = THREADS,
+        checksums: bool = True,
     ) -> None:
         """Opens nothing before the first read. With threads=0 nothing is read ahead."""
         self.pid = os.getpid()
-        self._source = _Source(storage, shards, dtype, cache)
+        self._source = _Source(storage, shards, dtype, cache, checksums)
         self._ahead = (
             Ahead(self._source.tokens, dtype.itemsize, threads=threads, limit=ahead_bytes) if threads else None
         )
@@ -70,13 +74,27 @@ class RemoteShards:
         """Fills a contiguous array with a shard's tokens from `first` on.
 
         Raises:
-          DatasetError: the shard or its index is missing, damaged or cannot be had.
+          Damage: the shard or its index is missing or damaged.
+          DatasetError: it cannot be had.
         """
         ready = None if self._ahead is None else self._ahead.take(shard, first, len(out))
         if ready is None:
             self._source.fill(shard, first, out)
         else:
             out[:] = ready
+
+    def look_again(self, shard: int, first: int, count: int) -> Found:
+        """Fetches the records of so many tokens from `first` on, and what the index has of them, past every cache.
+
+        Raises:
+          Damage: the shard or its index is missing, or the index does not fit the manifest.
+          DatasetError: it cannot be had.
+        """
+        return self._source.look_again(shard, first, count)
+
+    def refresh(self, shard: int) -> None:
+        """Lets the index of a shard be fetched anew, past every cache."""
+        self._source.refresh(shard)
 
     def record_of(self, shard: int, token: int) -> int:
         """The record that holds a token of a shard."""
@@ -103,16 +121,36 @@ class RemoteShards:
             self._ahead.close()
 
 
+class Found(NamedTuple):
+    """What was fetched for a second look.
+
+    Attributes:
+      entries: of the index.
+      read: bytes [a, b) of the shard, fewer where it ends.
+      size: of the shard in bytes.
+    """
+
+    entries: Entries
+    read: Callable[[int, int], bytes]
+    size: Callable[[], int]
+
+
 class _Source:
     """Fetches tokens; several threads may at once."""
 
     def __init__(
-        self, storage: Storage, shards: Sequence[ShardEntry], dtype: np.dtype[Any], cache: BlockCache | None
+        self,
+        storage: Storage,
+        shards: Sequence[ShardEntry],
+        dtype: np.dtype[Any],
+        cache: BlockCache | None,
+        checksums: bool,
     ) -> None:
         self.storage = storage
         self.shards = shards
         self._dtype = dtype
         self._cache = cache
+        self._checksums = checksums
         self._indexes = RemoteIndexes(shards)
 
     def tokens(self, shard: int, first: int, count: int, stopped: _Wait) -> npt.NDArray[Any]:
@@ -124,49 +162,101 @@ class _Source:
     def fill(self, shard: int, first: int, out: npt.NDArray[Any], stopped: _Wait | None = None) -> None:
         entry = self.shards[shard]
         end = first + len(out)
-        tokens, offsets = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, end, fetch), stopped)
+        tokens, offsets, low = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, end, fetch), stopped)
         pieces = locate_pieces(tokens, offsets, first, end, self._dtype.itemsize, entry.size)
         if pieces is None:
-            raise self._damaged(
-                entry.path, f"damaged: has records that do not lie where the index says, at {offsets[0]:,}"
-            )
+            what = "damaged: its entries do not fit the shard's records"
+            raise self._damage(entry.index_path, what, HEADER_BYTES + 8 * low)
         starts, ends = pieces
-        begin = int(starts[0])
-        raw = np.frombuffer(self.shard_bytes(entry, begin, int(ends[-1]), stopped), dtype=np.uint8)
-        copy_pieces(raw, starts - begin, ends - begin, out)
+        if not self._checksums:
+            begin = int(starts[0])
+            raw = np.frombuffer(self.shard_bytes(entry, begin, int(ends[-1]), stopped), dtype=np.uint8)
+            copy_pieces(raw, starts - begin, ends - begin, out)
+            return
+        begin, size = int(offsets[0]), int(offsets[-1] - offsets[0])
+        memory = np.empty(BEFORE + size + AFTER, dtype=np.uint8)
+        data = self.shard_bytes(entry, begin, begin + size, stopped)
+        memory[BEFORE : BEFORE + size] = np.frombuffer(data, dtype=np.uint8)
+        if not sound(memory, offsets, (tokens[1:] - tokens[:-1]) * self._dtype.itemsize):
+            raise self._damage(entry.path, "damaged: the bytes of records are not those that were written", begin)
+        copy_pieces(memory, starts - (begin - BEFORE), ends - (begin - BEFORE), out)
 
-    def ask(self, shard: int, question: Callable[[RemoteIndexes, FetchIndex], T], stopped: _Wait | None = None) -> T:
+    def look_again(self, shard: int, first: int, count: int) -> Found:
+        entry = self.shards[shard]
+        self._indexes.forget(shard)
+        span = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, first + count, fetch), fresh=True)
+        entries = Entries(*span)
+        offsets = entries.offsets
+        begin, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+        begin, end = max(0, begin), min(end, entry.size)
+        data = self._fetch(entry.path, entry.size, begin, end, short=True)
+        if self._cache is not None and len(data) == end - begin:
+            # What was kept of it may be what was wrong.
+            self._bytes(entry.path, entry.sha256, entry.size, begin, end, fresh=True)
+
+        def read(low: int, high: int) -> bytes:
+            return data[low - begin : high - begin]
+
+        return Found(entries, read, lambda: self.storage.size(entry.path))
+
+    def refresh(self, shard: int) -> None:
+        self._indexes.forget(shard)
+        if self._cache is not None:
+            entry = self.shards[shard]
+            self._bytes(entry.index_path, entry.index_sha256, entry.index_size, 0, entry.index_size, fresh=True)
+
+    def ask(
+        self,
+        shard: int,
+        question: Callable[[RemoteIndexes, FetchIndex], T],
+        stopped: _Wait | None = None,
+        fresh: bool = False,
+    ) -> T:
         """What the index of a shard tells."""
         entry = self.shards[shard]
 
         def index_bytes(entry: ShardEntry, begin: int, end: int) -> bytes:
-            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped)
+            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped, fresh)
 
         if entry.index_size != HEADER_BYTES + 32 * (entry.records + 1):
-            raise self._damaged(entry.index_path, "damaged: has no size that fits its records")
+            raise self._damage(entry.index_path, "damaged: has no size that fits its records")
         try:
             return question(self._indexes, index_bytes)
         except DamagedIndex:
-            raise self._damaged(entry.index_path, "damaged: tells what does not fit the manifest") from None
+            raise self._damage(entry.index_path, "damaged: tells what does not fit the manifest") from None
 
     def shard_bytes(self, entry: ShardEntry, begin: int, end: int, stopped: _Wait | None = None) -> bytes:
         return self._bytes(entry.path, entry.sha256, entry.size, begin, end, stopped)
 
-    def _bytes(self, path: str, sha256: str, size: int, begin: int, end: int, stopped: _Wait | None) -> bytes:
+    def _bytes(
+        self,
+        path: str,
+        sha256: str,
+        size: int,
+        begin: int,
+        end: int,
+        stopped: _Wait | None = None,
+        fresh: bool = False,
+    ) -> bytes:
         def fetch(begin: int, end: int) -> bytes:
-            try:
-                data = self.storage.read_range(path, begin, end, stopped=stopped)
-            except FileNotFoundError:
-                raise self._damaged(path, "is missing") from None
-            if len(data) != end - begin:
-                raise self._damaged(
-                    path, f"damaged: ends at byte {begin + len(data):,} where the manifest has {size:,} bytes"
-                )
-            return data
+            return self._fetch(path, size, begin, end, stopped)
 
         if self._cache is None:
             return fetch(begin, end)
-        return self._cache.read(sha256, size, begin, end, fetch)
+        return self._cache.read(sha256, size, begin, end, fetch, fresh=fresh)
 
-    def _damaged(self, path: str, fault: str) -> DatasetError:
-        return DatasetError(f"{self.storage.url_of(path)}: {fault}; run `pileshard verify {self.storage.url}`")
+    def _fetch(
+        self, path: str, size: int, begin: int, end: int, stopped: _Wait | None = None, short: bool = False
+    ) -> bytes:
+        """Bytes of a file from the storage itself; with `short`, fewer where it ends."""
+        try:
+            data = self.storage.read_range(path, begin, end, stopped=stopped)
+        except FileNotFoundError:
+            raise missing(self.storage, path) from None
+        if len(data) != end - begin and not short:
+            place = begin + len(data)
+            raise self._damage(path, f"damaged: ends at byte {place:,} where the manifest has {size:,} bytes", place)
+        return data
+
+    def _damage(self, path: str, fault: str, offset: int | None = None) -> Damage:
+        return Damage(self.storage.url_of(path), fault, self.storage.url, offset)

@@ -37,10 +37,15 @@ class Resident:
         self._rows = np.lib.stride_tricks.as_strided(
             self._tokens, (total - seq_len, seq_len + 1), (item, item), writeable=False
         )
+        self._lost: list[tuple[int, int]] = []  # of all tokens, apart from each other
         self._missing: npt.NDArray[np.bool_] | None = np.ones(-(-total // CHUNK_TOKENS), dtype=bool)
 
-    def copy(self, firsts: I64, out: npt.NDArray[Any]) -> None:
-        """Copies the rows whose first tokens are given: int64 [rows] into [rows, seq_len + 1]."""
+    def copy(self, firsts: I64, out: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+        """Copies the rows whose first tokens are given: int64 [rows] into [rows, seq_len + 1].
+
+        Returns:
+          Which rows touch tokens that are lost to damage, None where nothing is lost.
+        """
         if self._missing is not None and not self._read(firsts):
             self._missing = None
         # A few rows at a time: numpy makes an array of them first, and a large one costs more in page faults than it
@@ -48,6 +53,11 @@ class Resident:
         some = max(1, _TEMPORARY // (out.shape[1] * out.itemsize))
         for at in range(0, len(out), some):
             out[at : at + some] = self._rows[firsts[at : at + some]]
+        if not self._lost:
+            return None
+        begins, ends = np.array(sorted(self._lost), dtype=np.int64).T
+        following = ends.searchsorted(firsts, side="right")
+        return np.append(begins, len(self._tokens))[following] <= firsts + self._seq_len
 
     def _read(self, firsts: I64) -> bool:
         """Reads what these rows need; returns whether anything is still missing."""
@@ -60,7 +70,8 @@ class Resident:
         if ranges:
             self._shards.expect([(shard, first, end - begin) for shard, first, begin, end in ranges])
         for shard, first, begin, end in ranges:
-            self._shards.read(shard, first, self._tokens[begin:end])
+            for low, high in self._shards.read(shard, first, self._tokens[begin:end]) or ():
+                self._lost.append((low - first + begin, high - first + begin))
         self._missing[needed] = False
         return bool(self._missing.any())
 

@@ -17,6 +17,9 @@ seq_len 2048 and 128 at 8192, so 768 slots of uint16 take 857 MB on 1 rank, 107 
 Where the number of ranks does not divide a window's width (an odd world size; the last window of an epoch), several
 ranks share a chunk. While a rank needs at least every 4th of its samples it still reads it whole; beyond that, where
 the buffer would have to grow, or with chunks of one sample, it reads row by row.
+
+Where damage is left out, which rows are lost is known row by row however they are read: from lost tokens of a chunk, of
+the resident split, or of the row. Their positions are told, and something else stands in their places (`relief`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from pileshard.order.plan import Plan, Rows, Window
 from pileshard.order.skip import NO_SKIP, Skip
 from pileshard.readers.chunk import ShardReader
 from pileshard.readers.packed import PackedRows
+from pileshard.readers.relief import Relief, lost_rows
 from pileshard.readers.resident import Resident
 
 #: Chunks, or rows, whose place in the order is computed together: the permutation costs a millisecond a call.
@@ -50,7 +54,7 @@ class _Share:
     """A rank's part of a window.
 
     Its slots are first, first + spacing, ...; `chunks` stand there, and it needs every stride-th sample of each.
-    `loaded` says which are in the buffer.
+    `loaded` says which are in the buffer, `lost` which of their rows are lost to damage, if any: [chunks, samples].
     """
 
     window: Window
@@ -60,6 +64,7 @@ class _Share:
     first: int
     chunks: I64
     loaded: npt.NDArray[np.bool_]
+    lost: npt.NDArray[np.bool_] | None = None
 
 
 class RowReader:
@@ -68,6 +73,7 @@ class RowReader:
     Attributes:
       position: this rank's next position.
       words: of a row in the shards' dtype: seq_len + 1 tokens, or a packed row (`pileshard.readers.packed`).
+      lost: positions of filled rows that are lost to damage; whoever takes the rows removes them.
     """
 
     def __init__(
@@ -83,6 +89,8 @@ class RowReader:
         packed: PackedRows | None = None,
         end: int | None = None,
         every_row: bool = True,
+        lost: set[int] | None = None,
+        stand_ins: bool = True,
     ) -> None:
         """Prepares to read; nothing is opened before the first row.
 
@@ -97,9 +105,13 @@ class RowReader:
           packed: makes the rows of the plan's chunks where they are not cut from the tokens as they stand.
           end: position from which on nothing will be read, if there is one: remote shards are read ahead up to there.
           every_row: whether all of the rank's rows will be read; else remote shards are not read ahead.
+          lost: where positions of lost rows are put, if shards leave out damage.
+          stand_ins: whether sound rows stand in for lost ones; else these hold anything, or nothing if they are packed.
         """
         self.plan = plan
         self._packed = packed
+        self.lost = set() if lost is None else lost
+        self._relief = Relief(plan, shards) if stand_ins and packed is None else None
         begin = skip.index(start)
         self._skip = skip
         self._index = begin + (rank - begin) % world_size
@@ -142,7 +154,7 @@ class RowReader:
           out: [rows, words] of the shards' dtype, C order.
 
         Raises:
-          DatasetError: a shard is damaged.
+          DatasetError: a shard is damaged or cannot be read.
         """
         done = 0
         while done < len(out):
@@ -258,7 +270,9 @@ class RowReader:
         shards, firsts = (part[: len(out)] for part in self._places)
         self._places = (self._places[0][len(out) :], self._places[1][len(out) :])
         if self._resident is not None:
-            self._resident.copy(self._resident.first[shards] + firsts, out[: len(shards)])
+            lost = self._resident.copy(self._resident.first[shards] + firsts, out[: len(shards)])
+            if lost is not None:
+                self._relieve(np.flatnonzero(lost), out)
         else:
             self._read((shards, firsts), out)
         return len(shards)
@@ -276,8 +290,17 @@ class RowReader:
             else:
                 self._shards.expect((shard, first, self.words) for shard, first in rows)
         read = self._shards.read if self._packed is None else self._packed.row
-        for row, one, other in zip(out, where[0].tolist(), where[1].tolist(), strict=False):
-            read(one, other, row)
+        places = zip(out, where[0].tolist(), where[1].tolist(), strict=False)
+        lost = [number for number, (row, one, other) in enumerate(places) if read(one, other, row)]
+        if lost:
+            self._relieve(np.array(lost), out)
+
+    def _relieve(self, lost: I64, out: npt.NDArray[Any]) -> None:
+        """Takes down which of the next rows are lost, and has others stand in for them."""
+        positions = self.position + self._world * lost
+        if self._relief is not None and lost.size:
+            self._relief.fill(positions, out, lost)
+        self.lost.update(positions.tolist())
 
     def _across(self, share: _Share, out: npt.NDArray[Any]) -> None:
         """Copies the next rows of a window."""
@@ -292,6 +315,8 @@ class RowReader:
             self._copy_across(int(samples[0]), int(slots[0]), len(share.loaded), out)
         else:
             out[:] = self._samples[slots, samples]
+        if share.lost is not None:
+            self._relieve(np.flatnonzero(share.lost[slots, samples]), out)
 
     def _load(self, share: _Share, samples: I64, slots: I64) -> None:
         """Reads the chunks that these rows are the first to need, each from its first needed sample to its end."""
@@ -302,7 +327,10 @@ class RowReader:
             if not self._shards.is_local:
                 self._packed.expect(zip(chunks.tolist(), firsts.tolist(), strict=True))
             for slot, first, chunk in zip(new.tolist(), firsts.tolist(), chunks.tolist(), strict=True):
-                self._packed.fill(chunk, first, self._buffer[slot].reshape(-1, self.words)[first:])
+                rows = self._buffer[slot].reshape(-1, self.words)[first:]
+                gone = self._packed.fill(chunk, first, rows)
+                if gone is not None:
+                    self._lost_of(share)[slot, first:] = gone
         else:
             skipped = firsts * self._step
             shards, tokens = self.plan.chunks.locate(chunks)
@@ -313,8 +341,16 @@ class RowReader:
             for slot, skip, shard, token in zip(
                 new.tolist(), skipped.tolist(), shards.tolist(), (tokens + skipped).tolist(), strict=True
             ):
-                self._shards.read(shard, token, self._buffer[slot, skip:])
+                ranges = self._shards.read(shard, token, self._buffer[slot, skip:])
+                if ranges:
+                    gone = lost_rows(ranges, token - skip, self.plan.chunk_samples, self._step)
+                    self._lost_of(share)[slot] = gone
         share.loaded[new] = True
+
+    def _lost_of(self, share: _Share) -> npt.NDArray[np.bool_]:
+        if share.lost is None:
+            share.lost = np.zeros((len(share.loaded), self.plan.chunk_samples), dtype=bool)
+        return share.lost
 
     def _copy_across(self, sample: int, slot: int, width: int, out: npt.NDArray[Any]) -> None:
         """Copies consecutive rows: the rest of a sample's slots, whole samples, the begin of the last."""

@@ -26,10 +26,13 @@ from pileshard.corpus import CorpusPlan
 from pileshard.errors import OptionError
 from pileshard.order.schedule import Schedule
 from pileshard.readers.features import I32
+from pileshard.readers.left_out import LeftOut
 from pileshard.readers.numpy_reader import Reading, reading
 
 #: What a state holds beside the plan's where it is but a part of the run's: one worker's, or within a step.
 _PART = "torch_part"
+
+_MOST_WORKERS = 1024
 
 #: What a step takes: (inputs, labels), or a dict of features.
 Batch = tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
@@ -58,6 +61,10 @@ class TorchBatches(IterableDataset[Batch]):
         self._loaded: dict[str, Any] | None = None
         self._progress: _Progress | None = None
         self._opened: tuple[int, Reading] | None = None
+        # Rows left out by each worker, in memory that a DataLoader's workers share.
+        self._left_out_by: torch.Tensor | None = None
+        if arguments.get("on_damage") == "skip":
+            self._left_out_by = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
         schedule = self._reading().schedule
         # A worker need not see the launcher's environment.
         self._arguments.update(rank=schedule.rank, world_size=schedule.size)
@@ -71,6 +78,17 @@ class TorchBatches(IterableDataset[Batch]):
     def schedule(self) -> Schedule:
         """The steps of this rank, from `start` on."""
         return self._reading().schedule
+
+    @property
+    def left_out(self) -> LeftOut:
+        """With on_damage="skip", the rows that this process has left out, and why. Workers' are in `rows_left_out`."""
+        found = self._reading().left_out
+        return LeftOut() if found is None else found
+
+    @property
+    def rows_left_out(self) -> int:
+        """With on_damage="skip", how many rows were left out in all iterations, by workers too (see their warnings)."""
+        return 0 if self._left_out_by is None else int(self._left_out_by.sum())
 
     def __len__(self) -> int:
         """Number of batches from `start` on; with single_rows, of rows.
@@ -100,9 +118,14 @@ class TorchBatches(IterableDataset[Batch]):
 
     def _batches(self, progress: _Progress) -> Iterator[Batch]:
         read = replace(self._reading(), schedule=progress.schedule)
-        for block in read.blocks(progress.step, progress.every):
+        lost: set[int] = set()
+        for block in read.blocks(progress.step, progress.every, lost):
             for batch in block:
-                tensors = self._tensors(read.arrays(batch, progress.step))
+                waiting = len(lost)
+                tensors = self._tensors(read.arrays(batch, progress.step, lost=lost))
+                if waiting:
+                    assert self._left_out_by is not None
+                    self._left_out_by[_worker()[0] % _MOST_WORKERS] += waiting - len(lost)
                 if not self._single_rows:
                     progress.step += progress.every
                     yield read.element(tensors)

@@ -101,7 +101,7 @@ def test_what_is_no_index_is_refused_in_one_sentence(data: bytes, tmp_path: Path
 
 def test_missing_index_says_what_to_do(tmp_path: Path) -> None:
     for storage in (Storage(str(tmp_path)), Storage("memory://index-missing")):
-        with pytest.raises(DatasetError, match="missing; run `pileshard verify`"):
+        with pytest.raises(DatasetError, match="missing; run `pileshard repair"):
             load_index(storage, PATH)
 
 

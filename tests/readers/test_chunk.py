@@ -87,9 +87,8 @@ def read_all(made: Made, reader: ShardReader | None = None) -> None:
 def test_a_short_shard_is_named(tmp_path: Path) -> None:
     made, shard, _ = damaged(tmp_path)
     os.truncate(shard, shard.stat().st_size - 1)
-    with pytest.raises(
-        DatasetError, match=r"a/train.*tfrecord: has .* bytes where the manifest has .*pileshard verify"
-    ):
+    ends = r"a/train.*tfrecord: damaged: ends at byte .* where the manifest has .*pileshard repair"
+    with pytest.raises(DatasetError, match=ends):
         read_all(made)
 
 
@@ -98,7 +97,7 @@ def test_a_shard_that_shrinks_while_it_is_read_is_named_with_the_offset(tmp_path
     reader = reader_of(made)
     reader.read(0, 0, np.empty(10, dtype=np.uint16))
     os.truncate(shard, 4000)
-    with pytest.raises(DatasetError, match=r"tfrecord: damaged: ends at byte 4,000; run `pileshard verify"):
+    with pytest.raises(DatasetError, match=r"tfrecord: damaged: ends at byte 4,000 where .*; run `pileshard repair"):
         read_all(made, reader)
 
 
@@ -106,7 +105,7 @@ def test_a_shard_that_shrinks_while_it_is_read_is_named_with_the_offset(tmp_path
 def test_a_missing_file_is_named(tmp_path: Path, which: str) -> None:
     made, shard, index = damaged(tmp_path)
     (shard if which == "shard" else index).unlink()
-    with pytest.raises(DatasetError, match=rf"{'tfrecord' if which == 'shard' else 'index.npy'}: .*pileshard verify"):
+    with pytest.raises(DatasetError, match=rf"{'tfrecord' if which == 'shard' else 'index.npy'}: .*pileshard repair"):
         read_all(made)
 
 
@@ -124,7 +123,7 @@ def test_an_index_with_wrong_offsets_inside_is_refused(tmp_path: Path) -> None:
     table = np.load(index)
     table[1, 3] = table[1, 4]
     np.save(index, table)
-    with pytest.raises(DatasetError, match=r"do not lie where the index says at byte"):
+    with pytest.raises(DatasetError, match=r"index.npy: damaged: its entries do not fit .* at byte 152; run"):
         read_all(made)
 
 

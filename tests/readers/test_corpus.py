@@ -61,7 +61,7 @@ def test_a_record_that_is_damaged_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[20] ^= 0xFF
     path.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"record 0 is not readable .*pileshard verify"):
+    with pytest.raises(DatasetError, match=r"record 0 is not readable .*pileshard repair"):
         pileshard.open(made.url).plan(seq_len=10).locate(0)
 
 

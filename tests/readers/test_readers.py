@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import pileshard
 from pileshard.errors import DatasetError, MissingExtraError, OptionError
+from pileshard.format.paths import MANIFEST
 from tests.readers.made import Made, make_dataset
 
 tf = pytest.importorskip("tensorflow")
@@ -293,20 +295,32 @@ def test_a_damaged_shard_stops_the_tf_reader_with_its_name(tmp_path: Path) -> No
     made = make_dataset(str(tmp_path), {("a", "train"): [5000]})
     path = tmp_path / made.manifest.shards[0].path
     os.truncate(path, 100)
-    with pytest.raises(Exception, match=r"train-00000-of-00001.tfrecord: has 100 bytes"):
+    with pytest.raises(Exception, match=r"train-00000-of-00001.tfrecord: damaged: ends at byte 100 where"):
         tf_batches(path=made.url, seq_len=16)
-    with pytest.raises(DatasetError, match=r"train-00000-of-00001.tfrecord: has 100 bytes"):
+    with pytest.raises(DatasetError, match=r"train-00000-of-00001.tfrecord: damaged: ends at byte 100 where"):
         numpy_batches(path=made.url, seq_len=16)
 
 
-def test_an_id_outside_the_vocabulary_never_leaves_a_reader(tmp_path: Path) -> None:
-    made = make_dataset(str(tmp_path / "dataset"), {("A", "train"): [5000]}, vocab_size=1000)
-    shard = tmp_path / "dataset" / made.manifest.shards[0].path
-    data = bytearray(shard.read_bytes())
-    data[-200:-100] = b"\xff" * 100
-    shard.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"is the id 65,535, and the vocabulary has 1,000; run `pileshard"):
-        list(pileshard.numpy_dataset(path=made.url, world_size=1, seq_len=16))
+@pytest.mark.parametrize("checksums", [True, False])
+def test_an_id_outside_the_vocabulary_never_leaves_a_reader(tmp_path: Path, checksums: bool) -> None:
+    made = make_dataset(str(tmp_path), {("A", "train"): [5000]})
+    manifest = msgspec.structs.replace(made.manifest, vocab_size=50_000)
+    (tmp_path / MANIFEST).write_bytes(manifest.to_bytes())
+    outside = np.flatnonzero(made.streams[0][:4993] >= 50_000)
+    assert 0 < len(outside) < 100
+    options: dict[str, Any] = {"path": made.url, "world_size": 1, "seq_len": 16, "checksums": checksums}
+    with pytest.raises(
+        DatasetError, match=r"the id 50,\d\d\d is outside the vocabulary of 50,000 at byte .*; run `pile"
+    ):
+        list(pileshard.numpy_dataset(**options))
+    if checksums:
+        rows = pileshard.numpy_dataset(**options, batch_size=1, on_damage="skip")
+        assert max(int(max(x.max(), y.max())) for x, y in rows) < 50_000
+        plan = rows.plan.rows(np.arange(rows.plan.samples_per_epoch))
+        first = plan.first_token[:, None]
+        lost = ((first <= outside) & (outside <= first + 16)).any(axis=1)
+        assert rows.left_out.positions.tolist() == np.flatnonzero(lost).tolist()
+        assert len(rows.left_out.places) == len(outside)
 
 
 def test_without_tensorflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,6 +364,8 @@ def test_a_state_of_another_dataset_or_option_is_refused(made: Made, tmp_path: P
         ({"epochs": 0}, "epochs is 0"),
         ({"slots": 0}, "slots is 0"),
         ({"seed": -1}, "seed is -1"),
+        ({"on_damage": "ignore"}, "on_damage is 'ignore'; it takes 'raise' or 'skip'"),
+        ({"on_damage": "skip", "checksums": False}, "it needs checksums=True"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(made: Made, options: dict, words: str) -> None:

@@ -78,7 +78,7 @@ def test_error_surfaces_at_the_row_that_needs_it(s3: Store, made: Made, on_s3: s
 def test_missing_shard_is_not_asked_for_again(s3: Store, made: Made, proxy: Proxy) -> None:
     url = upload(s3, made.url)
     Storage(url, s3.options()).remove(made.manifest.shards[0].path)
-    with pytest.raises(DatasetError, match="is missing; run `pileshard verify"):
+    with pytest.raises(DatasetError, match="is missing; run `pileshard repair"):
         batches(url, storage_options=s3.options(proxy.port))
     assert proxy.requests["GET", True] < 60
 

@@ -44,8 +44,9 @@ def _entry(seed: int, records: int, skewed: bool = False) -> Entry:
 
 def _check(indexes: RemoteIndexes, entries: list[Entry], shard: int, first: int, end: int) -> None:
     entry = entries[shard]
-    tokens, offsets = indexes.span(shard, first, end, _fetch)
+    tokens, offsets, number = indexes.span(shard, first, end, _fetch)
     low = int(np.searchsorted(entry.all_tokens, first, side="right")) - 1
+    assert number == low
     high = int(np.searchsorted(entry.all_tokens, end, side="left"))
     np.testing.assert_array_equal(tokens, entry.all_tokens[low : high + 1])
     np.testing.assert_array_equal(offsets, entry.all_offsets[low : high + 1])
