@@ -52,3 +52,14 @@ def test_files_of_a_built_dataset_fit_their_schemas(tmp_path: Path) -> None:
     assert len(entries) == 6
     for entry in entries:
         validator("rejected-line").validate(entry)
+
+
+def test_the_page_of_the_format_names_every_schema_and_its_version() -> None:
+    rows = [line.split("|") for line in (FOLDER / "FORMAT.md").read_text().splitlines() if line.startswith("| `")]
+    named = {row[1].strip().strip("`"): row[-2] for row in rows}
+    for name in SCHEMAS:
+        made = json.loads((FOLDER / f"{name}.schema.json").read_text())
+        versions = [field for field in made["required"] if field.endswith("version")]
+        assert name in named
+        assert f"`{versions[0]}`" in named[name] if versions else "the manifest's" in named[name]
+    assert {path.name for path in FOLDER.glob("*.json")} == {f"{name}.schema.json" for name in SCHEMAS}
