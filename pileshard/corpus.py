@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.errors import OptionError
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.manifest import Manifest, ShardEntry, SourceEntry
 from pileshard.format.record import parse_example
 from pileshard.format.storage import Storage
@@ -295,7 +295,7 @@ class CorpusPlan(Plan):
         except (ValueError, IndexError) as error:
             storage, entry = self.corpus.storage, self.shards[shard]
             fault = f"damaged: record {record:,} is not readable ({error})"
-            raise Damage(storage.url_of(entry.path), fault, storage.url) from None
+            raise DamageError(storage.url_of(entry.path), fault, storage.url) from None
         low, high = max(first, begin), min(last, end)
         return Piece(
             input=example.input,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pileshard.errors import DatasetError
 
 
-class Damage(DatasetError):
+class DamageError(DatasetError):
     """A file of a dataset is missing, or its bytes are not those that were written.
 
     What storage does not give for other reasons (a network, a permission, a failing disk) is another `DatasetError`.

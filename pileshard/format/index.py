@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pileshard.errors import DatasetError
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.identity import U64
 from pileshard.format.storage import Storage
 
@@ -96,7 +96,7 @@ def load_index(storage: Storage, path: str) -> Index:
       path: the index's path below it.
 
     Raises:
-      Damage: the file is missing or is no index.
+      DamageError: the file is missing or is no index.
       DatasetError: the storage does not give it.
     """
     # Not `numpy.load`: a damaged header would have it allocate what it claims, or take the file for an archive.
@@ -105,20 +105,20 @@ def load_index(storage: Storage, path: str) -> Index:
         size = storage.size(path)
         columns, rest = divmod(size - HEADER_BYTES, _COLUMN_BYTES)
         if columns < 1 or rest:
-            raise Damage(name, f"no index has {size:,} bytes", storage.url)
+            raise DamageError(name, f"no index has {size:,} bytes", storage.url)
         header = storage.read_range(path, 0, HEADER_BYTES)
         if header != npy_header(columns):
             wanted = f"a uint64 table [4, {columns:,}]"
-            raise Damage(name, f"not a readable index (its header is not that of {wanted})", storage.url)
+            raise DamageError(name, f"not a readable index (its header is not that of {wanted})", storage.url)
         table: U64
         if (local := storage.local_path(path)) is not None:
             table = np.memmap(local, dtype="<u8", mode="r", offset=HEADER_BYTES, shape=(4, columns))
         else:
             table = np.frombuffer(storage.read_range(path, HEADER_BYTES, size), dtype="<u8").reshape(4, columns)
     except FileNotFoundError:
-        raise Damage(name, "the index is missing", storage.url) from None
+        raise DamageError(name, "the index is missing", storage.url) from None
     except ValueError as error:
-        raise Damage(name, f"not a readable index ({error})", storage.url) from error
+        raise DamageError(name, f"not a readable index ({error})", storage.url) from error
     except OSError as error:
         raise DatasetError(f"{name}: the index cannot be read ({error.strerror or error})") from error
     return Index(table)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.manifest import ShardEntry
 from pileshard.order.chunks import I64
 from pileshard.readers.chunk import ShardReader
@@ -62,6 +62,6 @@ class Boundaries:
                 if documents != entry.documents:
                     fault = f"tells of {documents:,} documents where the manifest has {entry.documents:,}"
                     storage = self._reader.storage
-                    raise Damage(storage.url_of(entry.index_path), fault, storage.url)
+                    raise DamageError(storage.url_of(entry.index_path), fault, storage.url)
             self._continuing[shard] = found
         return found

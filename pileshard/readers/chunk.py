@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.identity import U64
 from pileshard.format.index import HEADER_BYTES as INDEX_HEADER_BYTES
 from pileshard.format.index import Index
@@ -108,7 +108,7 @@ class ShardReader:
         return self._hashes.is_whole(self._shards[shard])
 
     def prove_index(self, shard: int) -> None:
-        """Reads the index of a shard, and raises `Damage` where it is not the manifest's."""
+        """Reads the index of a shard, and raises `DamageError` where it is not the manifest's."""
         if not self.index_is_whole(shard):
             raise self._index_damage(shard, 0)
 
@@ -122,7 +122,7 @@ class ShardReader:
         """The record that holds a token of a shard.
 
         Raises:
-          Damage: the index is damaged there.
+          DamageError: the index is damaged there.
         """
         if not self.is_local:
             return self._far().record_of(shard, token)
@@ -138,7 +138,7 @@ class ShardReader:
         `last` may be the number of records.
 
         Raises:
-          Damage: the index is damaged there.
+          DamageError: the index is damaged there.
         """
         if not self.is_local:
             return self._far().tokens_before(shard, first, last)
@@ -167,7 +167,7 @@ class ShardReader:
           anything.
 
         Raises:
-          Damage: the shard or its index is missing, too short or damaged, and it is not left out.
+          DamageError: the shard or its index is missing, too short or damaged, and it is not left out.
           DatasetError: they cannot be read.
         """
         if not len(out):
@@ -175,7 +175,7 @@ class ShardReader:
         try:
             self._read(shard, first, out)
             self._check_ids(shard, first, out)
-        except (Damage, OSError):
+        except (DamageError, OSError):
             where = self.storage.url_of(self._shards[shard].path)
             return attempts(lambda: self._look_again(shard, first, out), lambda: where, self.storage.retry)
         return []
@@ -214,7 +214,7 @@ class ShardReader:
         """Reads once more, from files that are opened anew, and tells what is lost or raises why."""
         try:
             loss = self._salvage(shard, first, out)
-        except Damage as damage:
+        except DamageError as damage:
             loss = Loss([(first, first + len(out))], [damage])
         if loss.ranges:
             if self.left_out is None:
@@ -298,15 +298,15 @@ class ShardReader:
         if got < len(memory):
             raise cut_off(self.storage, opened.entry, begin + got)
 
-    def _damage(self, entry: ShardEntry, fault: str, offset: int | None) -> Damage:
-        return Damage(self.storage.url_of(entry.path), fault, self.storage.url, offset)
+    def _damage(self, entry: ShardEntry, fault: str, offset: int | None) -> DamageError:
+        return DamageError(self.storage.url_of(entry.path), fault, self.storage.url, offset)
 
-    def _index_damage(self, shard: int, column: int) -> Damage:
+    def _index_damage(self, shard: int, column: int) -> DamageError:
         """Damage of an entry of an index's first row."""
         entry = self._shards[shard]
         offset = INDEX_HEADER_BYTES + 8 * min(column, entry.records)
         what = "damaged: its entries do not fit the shard's records"
-        return Damage(self.storage.url_of(entry.index_path), what, self.storage.url, offset)
+        return DamageError(self.storage.url_of(entry.index_path), what, self.storage.url, offset)
 
 
 def _span(opened: OpenShard, first: int, end: int) -> tuple[I64, I64]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from pileshard.errors import OptionError
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.order.chunks import I64
 
 _log = logging.getLogger("pileshard.readers")
@@ -30,7 +30,7 @@ class LeftOut:
     """
 
     def __init__(self) -> None:
-        self.places: list[Damage] = []
+        self.places: list[DamageError] = []
         self._known: set[tuple[str, int | None]] = set()
         self._positions: set[int] = set()
 
@@ -47,7 +47,7 @@ class LeftOut:
         """Their positions in the global order, ascending: int64 [rows]."""
         return np.array(sorted(self._positions), dtype=np.int64)
 
-    def met(self, damages: Iterable[Damage]) -> None:
+    def met(self, damages: Iterable[DamageError]) -> None:
         """Takes down what was met, and logs a warning for each new place."""
         for damage in damages:
             if (damage.url, damage.offset) not in self._known:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.errors import DatasetError
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.index import load_index
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.paths import MANIFEST
@@ -44,14 +44,14 @@ class OpenShard:
           lenient: whether the shard may be of another size, or missing as long as nothing is read of it.
 
         Raises:
-          Damage: one is missing, or not as the manifest has it.
+          DamageError: one is missing, or not as the manifest has it.
         """
         self.descriptor = -1
         self.entry = entry
         self._storage = storage
         try:
             self.index = load_index(storage, entry.index_path)
-        except Damage as damage:
+        except DamageError as damage:
             raise damage if storage.exists(MANIFEST) else gone(storage, entry.index_path) from None
         # As signed numbers, which mix with Python's; plain arrays, since a memmap's own slices are slow.
         self.tokens = np.asarray(self.index.tokens).view(np.int64)
@@ -62,7 +62,7 @@ class OpenShard:
                 f"tells of {has[0]:,} records, {has[1]:,} tokens, {has[2]:,} bytes where the manifest has "
                 f"{entry.records:,}, {entry.tokens:,} and {entry.size:,}"
             )
-            raise Damage(storage.url_of(entry.index_path), fault, storage.url)
+            raise DamageError(storage.url_of(entry.index_path), fault, storage.url)
         local = storage.local_path(entry.path)
         if local is not None:
             try:
@@ -77,7 +77,7 @@ class OpenShard:
                 if size < entry.size:
                     raise cut_off(storage, entry, size)
                 fault = f"damaged: has {size:,} bytes where the manifest has {entry.size:,}"
-                raise Damage(storage.url_of(entry.path), fault, storage.url, entry.size)
+                raise DamageError(storage.url_of(entry.path), fault, storage.url, entry.size)
 
     def size(self) -> int:
         """Of the file now, in bytes."""
@@ -87,7 +87,7 @@ class OpenShard:
         """Fills memory from a byte of the file on; returns how many bytes there were.
 
         Raises:
-          Damage: the file is missing.
+          DamageError: the file is missing.
         """
         if self.descriptor < 0:
             raise missing(self._storage, self.entry.path)
@@ -129,7 +129,7 @@ class OpenShards:
         """A shard by its number, opened if it is not.
 
         Raises:
-          Damage: it, or its index, is missing or not as the manifest has it.
+          DamageError: it, or its index, is missing or not as the manifest has it.
           DatasetError: it cannot be opened.
         """
         opened = self._open.get(number)
@@ -191,15 +191,19 @@ class IndexHashes:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def cut_off(storage: Storage, entry: ShardEntry, size: int) -> Damage:
+def cut_off(storage: Storage, entry: ShardEntry, size: int) -> DamageError:
     """What is wrong where a shard ends too early."""
     fault = f"damaged: ends at byte {size:,} where the manifest has {entry.size:,} bytes"
-    return Damage(storage.url_of(entry.path), fault, storage.url, size)
+    return DamageError(storage.url_of(entry.path), fault, storage.url, size)
 
 
 def missing(storage: Storage, path: str) -> DatasetError:
     """What is wrong where a file of a dataset is not there: the file, or the whole storage under it."""
-    return Damage(storage.url_of(path), "is missing", storage.url) if storage.exists(MANIFEST) else gone(storage, path)
+    return (
+        DamageError(storage.url_of(path), "is missing", storage.url)
+        if storage.exists(MANIFEST)
+        else gone(storage, path)
+    )
 
 
 def gone(storage: Storage, path: str) -> DatasetError:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.order.chunks import I64
 from pileshard.order.even import EvenChunks
 from pileshard.readers.chunk import ShardReader
@@ -218,11 +218,11 @@ class PackedRows(ABC):
         """What `parts` tells, None where the index is damaged and that is left out."""
         try:
             return self.parts(chunk)
-        except Damage:
+        except DamageError:
             self._reader.refresh(int(self._chunks.bounds(chunk)[0]))
         try:
             return self.parts(chunk)
-        except Damage as damage:
+        except DamageError as damage:
             if self._reader.left_out is None:
                 raise
             self._reader.left_out.met([damage])

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.identity import U64
 from pileshard.format.index import HEADER_BYTES
 from pileshard.format.manifest import ShardEntry
@@ -74,7 +74,7 @@ class RemoteShards:
         """Fills a contiguous array with a shard's tokens from `first` on.
 
         Raises:
-          Damage: the shard or its index is missing or damaged.
+          DamageError: the shard or its index is missing or damaged.
           DatasetError: it cannot be had.
         """
         ready = None if self._ahead is None else self._ahead.take(shard, first, len(out))
@@ -87,7 +87,7 @@ class RemoteShards:
         """Fetches the records of so many tokens from `first` on, and what the index has of them, past every cache.
 
         Raises:
-          Damage: the shard or its index is missing, or the index does not fit the manifest.
+          DamageError: the shard or its index is missing, or the index does not fit the manifest.
           DatasetError: it cannot be had.
         """
         return self._source.look_again(shard, first, count)
@@ -258,5 +258,5 @@ class _Source:
             raise self._damage(path, f"damaged: ends at byte {place:,} where the manifest has {size:,} bytes", place)
         return data
 
-    def _damage(self, path: str, fault: str, offset: int | None = None) -> Damage:
-        return Damage(self.storage.url_of(path), fault, self.storage.url, offset)
+    def _damage(self, path: str, fault: str, offset: int | None = None) -> DamageError:
+        return DamageError(self.storage.url_of(path), fault, self.storage.url, offset)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pileshard.format.damage import Damage
+from pileshard.format.damage import DamageError
 from pileshard.format.index import HEADER_BYTES as INDEX_HEADER_BYTES
 from pileshard.format.manifest import ShardEntry
 from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, RECORD_TOKENS
@@ -39,7 +39,7 @@ class Loss(NamedTuple):
     """
 
     ranges: Ranges
-    damages: list[Damage]
+    damages: list[DamageError]
 
 
 class Entries(NamedTuple):
@@ -78,7 +78,7 @@ def salvage(
     url = storage.url_of(entry.path)
     places = _records(entries, begin, end, item, entry.size)
     lost: Ranges = []
-    damages: list[Damage] = []
+    damages: list[DamageError] = []
     covered: Ranges = []
     for low, high, first_byte, last_byte in places:
         record = read(first_byte, last_byte)
@@ -86,7 +86,9 @@ def salvage(
             damages.append(cut_off(storage, entry, min(size(), last_byte)))
         elif not record_is_sound(record, (high - low) * item):
             damages.append(
-                Damage(url, "damaged: the bytes of a record are not those that were written", storage.url, first_byte)
+                DamageError(
+                    url, "damaged: the bytes of a record are not those that were written", storage.url, first_byte
+                )
             )
         else:
             a, b = max(low, begin), min(high, end)
@@ -99,7 +101,7 @@ def salvage(
                     lost.append((a + at, a + at + 1))
                     byte = last_byte - FOOTER_BYTES - (high - a - at) * item
                     what = f"damaged: the id {int(ids[at]):,} is outside the vocabulary of {vocab_size:,}"
-                    damages.append(Damage(url, what, storage.url, byte))
+                    damages.append(DamageError(url, what, storage.url, byte))
     gaps = _gaps(covered, begin, end)
     if gaps and not index_is_whole():
         damages = [_index_damage(storage, entry, entries, low) for low, _ in gaps]
@@ -133,9 +135,9 @@ def _gaps(covered: Ranges, begin: int, end: int) -> Ranges:
     return gaps
 
 
-def _index_damage(storage: Storage, entry: ShardEntry, entries: Entries, token: int) -> Damage:
+def _index_damage(storage: Storage, entry: ShardEntry, entries: Entries, token: int) -> DamageError:
     """Damage of the index at the entry after the one that tells where a token is."""
     record = int(np.argmax(entries.tokens >= token)) + entries.first
     offset = INDEX_HEADER_BYTES + 8 * min(record + 1, entry.records)
     what = "damaged: its entries do not fit the shard's records"
-    return Damage(storage.url_of(entry.index_path), what, storage.url, offset)
+    return DamageError(storage.url_of(entry.index_path), what, storage.url, offset)
