@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from pileshard.audit.file_checks import check_files, check_index_sha256
-from pileshard.audit.input_checks import InputReading, Sample, Tally
+from pileshard.audit.input_checks import InputReading
 from pileshard.audit.manifest_checks import well_named
 from pileshard.audit.report import Fault, FaultKind, Level
 from pileshard.audit.shard_checks import ShardReading
+from pileshard.audit.tallies import Sample, Tally
 from pileshard.errors import PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.storage import Storage

@@ -13,9 +13,9 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from pileshard.audit.input_checks import Sample
 from pileshard.audit.items import AuditItem, Auditor, ItemResult, Task
 from pileshard.audit.report import Level
+from pileshard.audit.tallies import Sample
 from pileshard.errors import PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.storage import Storage

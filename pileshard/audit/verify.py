@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 
 from tqdm import tqdm
 
-from pileshard.audit.input_checks import Sample, Tally, check_tallies
 from pileshard.audit.items import (
     AuditItem,
     InputItem,
@@ -28,6 +27,7 @@ from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.rejected_checks import check_rejected
 from pileshard.audit.report import Fault, FaultKind, Level, Report
+from pileshard.audit.tallies import Sample, Tally, check_tallies
 from pileshard.errors import DatasetError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names

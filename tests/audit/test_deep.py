@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from pileshard.audit.input_checks import Sample
 from pileshard.audit.report import FaultKind as K
+from pileshard.audit.tallies import Sample
 from pileshard.audit.verify import verify
 from pileshard.errors import OptionError
 from pileshard.format.identity import identity_hashes
