@@ -139,9 +139,11 @@ class Program:
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"still running after {timeout} s: {self.printed()[-5000:]}") from None
 
-    def freeze(self) -> None:
-        """Stops the program and its children where they are: they hang, and none of their connections closes."""
-        os.killpg(self._process.pid, signal.SIGSTOP)
+    def freeze_children(self) -> None:
+        """Stops what the program started where it is: it hangs, and none of its connections closes."""
+        (program,) = psutil.Process(self._process.pid).children()  # of nsenter, which would stop with it
+        for child in program.children(recursive=True):
+            child.suspend()
 
     def kill(self) -> None:
         """`kill -9` of the program and its children."""

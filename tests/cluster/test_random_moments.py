@@ -42,7 +42,7 @@ def test_whatever_dies_the_bytes_are_the_same(lab: Lab, local: Path, seed: int) 
     elif victim == "worker":
         lab.dask(host).kill()
     elif victim == "worker frozen":
-        lab.dask(host).freeze()
+        lab.dask(host).freeze_children()
     elif victim == "driver":
         build.kill()
     elif victim == "storage":
