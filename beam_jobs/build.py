@@ -93,6 +93,7 @@ def build(options: BuildOptions) -> BuildResult:
             if (manifest := driver.finished_elsewhere()) is None:
                 raise
             _log.warning("another command finished this build in the meantime")
+            driver.clean()
             return BuildResult(manifest)
     except OSError as error:
         raise BuildError(os_sentence(error, options.output)) from error
@@ -158,9 +159,14 @@ class _Driver:
                 existing = check_same_job(self.storage, self.job, self.options)
                 if existing is None:
                     return self._build(lease)
-        if live_command(self.storage) is None:
-            finish.clean(self.job, self.options.keep_runs)
+        self.clean()
         return BuildResult(existing)
+
+    def clean(self) -> None:
+        """Removes what commands left on the way to a complete dataset, unless one still works on it."""
+        with contextlib.suppress(OSError, PileshardError):
+            if live_command(self.storage) is None:
+                finish.clean(self.job, self.options.keep_runs)
 
     def _build(self, lease: Lease) -> BuildResult:
         self.began = True
@@ -195,8 +201,8 @@ class _Driver:
             accounts = finish.write_rejected(self.storage, receipts, accounts)
             manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
             lease.check()
-            check_same_job(self.storage, self.job, self.options)
-            finish.publish(self.storage, manifest)
+            if check_same_job(self.storage, self.job, self.options) is None:
+                finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
         return BuildResult(Manifest.read(self.storage), self.seconds, self.times)
 

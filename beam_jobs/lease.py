@@ -32,6 +32,9 @@ DRIVERS = f"{BUILD}/drivers"
 _EVERY_LOCAL, _SILENT_LOCAL = 5.0, 30.0
 _EVERY_REMOTE, _SILENT_REMOTE = 20.0, 90.0
 
+#: How long a killed process takes to die, at most.
+_DYING = 1.0
+
 #: A file is rewritten in place: whoever opens it, on whatever mount, then sees what it holds now.
 _LENGTH = 512
 
@@ -88,6 +91,14 @@ def lives_here(driver: Driver) -> bool | None:
     if driver.host != socket.gethostname() or driver.space != _space() or not driver.space:
         return None
     return _started(driver.pid) == driver.started
+
+
+def _lives_on(driver: Driver) -> bool | None:
+    """As `lives_here`; a process that was killed just now is given the time to die."""
+    deadline = time.monotonic() + _DYING
+    while (lives := lives_here(driver)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return lives
 
 
 def _space() -> str:
@@ -157,6 +168,7 @@ class Lease:
         try:
             self._await_others()
             self._tell(running=True)
+            self._give_way()
             self._thread.start()
         except BaseException:
             self.release()
@@ -194,25 +206,39 @@ class Lease:
             for other in drivers(self._storage):
                 if other.id == self._me.id:
                     continue
-                lives = lives_here(other)
+                lives = _lives_on(other)
                 if lives is None and first.setdefault(other.id, other) != other:
                     lives = True
                 if lives is None and time.monotonic() < deadline:
                     waiting = other
                 elif not lives:
                     self._storage.remove(path_of(other))
-                elif other.running or (other.began, other.id) < (self._me.began, self._me.id):
-                    # (of two that wait, the younger gives way)
-                    raise BuildError(
-                        f"{self._storage.url}: {other} works on this output; wait until it has ended, or end it, and "
-                        "run the same command again"
-                    )
+                elif other.running or self._is_older(other):
+                    raise self._refused(other)
             if waiting is None:
                 return
             if self._me.beats == 0:
                 _log.warning("%s worked on this output; waiting %.0f s to see if it lives", waiting, self._silent)
             time.sleep(self._every / 5)
             self._tell(running=False)
+
+    def _give_way(self) -> None:
+        """Raises where an older driver came between the look at the others and the word that this one works.
+
+        Such an older one has seen no other at work, so it will; a younger one that came then finds this one at work.
+        """
+        for other in drivers(self._storage):
+            if other.id != self._me.id and self._is_older(other) and lives_here(other) is not False:
+                raise self._refused(other)
+
+    def _is_older(self, other: Driver) -> bool:
+        return (other.began, other.id) < (self._me.began, self._me.id)
+
+    def _refused(self, other: Driver) -> BuildError:
+        return BuildError(
+            f"{self._storage.url}: {other} works on this output; wait until it has ended, or end it, and run the same "
+            "command again"
+        )
 
     def check(self) -> None:
         """Raises BuildError where another command took this one for gone, and works on the output now."""

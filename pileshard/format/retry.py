@@ -222,7 +222,7 @@ def told(error: BaseException, where: str, retry: Retry, attempt: int, retries: 
     pause = retry.before(attempt)
     if retries is not None:
         retries.add(fault_name(error))
-    _log.info("%s: %s; attempt %d of %d in %.1f s", where, describe(error), attempt + 1, retry.attempts, pause)
+    _log.info("%s: %s; tried again in %.1f s (%d of %d)", where, describe(error), pause, attempt + 1, retry.attempts)
     return pause
 
 
@@ -256,9 +256,10 @@ class LocalAttempts:
                 return call()
             except (OSError, WrongLength) as error:
                 attempt += 1
-                if not is_transient(error) and not isinstance(error, also):
-                    raise _named(error, path, 1) from error
-                if attempt >= self.retry.attempts:
+                most = self.retry.attempts
+                if not is_transient(error):
+                    most = min(_MORE_ATTEMPTS, most) if isinstance(error, also) else 1
+                if attempt >= most:
                     raise _named(error, path, attempt) from error
                 pause = told(error, path, self.retry, attempt, self.retries)
             time.sleep(pause)
