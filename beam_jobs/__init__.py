@@ -35,6 +35,8 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     monitor.py          what the driver shows of it, and leaves for others
     status.py           what `pileshard status` tells of a build
     resume.py           what an output holds already, and whether a command may continue it
+    sample.py           what the first megabytes of some inputs tell of all
+    requests.py         how many requests a build makes of its store
     forecast.py         what a build would do and take (`--plan-only`)
     engine_workers.py   how many items an engine does at once
     work_share.py       how much of the workers' time was spent at work

@@ -23,6 +23,9 @@ from pileshard.format.storage import Storage
 #: Bytes of a record beside its tokens, about; only sizes of shards depend on it.
 RECORD_OVERHEAD = 80
 
+#: Bytes of the index for a record.
+INDEX_BYTES = 32
+
 #: Keys are 64 bits.
 LAST_KEY = (1 << 64) - 1
 

@@ -11,10 +11,11 @@ import shutil
 from collections import defaultdict
 from dataclasses import dataclass
 
-from beam_jobs.forecast import Sample, take_sample
+from beam_jobs.gather_plan import MOST_RUNS
 from beam_jobs.job import Job, runs_dir
 from beam_jobs.runs import ROW
-from beam_jobs.shard_plan import RECORD_OVERHEAD
+from beam_jobs.sample import Sample, take_sample
+from beam_jobs.shard_plan import INDEX_BYTES, RECORD_OVERHEAD
 from pileshard.errors import BuildError
 from pileshard.format.paths import SHARDS
 from pileshard.format.storage import Storage
@@ -57,9 +58,11 @@ class Space:
 
 def foretold_bytes(sample: Sample, job: Job, token_bytes: int) -> tuple[int, int]:
     """Bytes of all runs and of all shards, as a sample foretells them."""
-    scale = sum(entry.size for entry in job.record.inputs) / max(sample.stored, 1)
-    tokens, documents = sample.tokens * scale * token_bytes, sample.documents * scale
-    return int(tokens + documents * ROW.itemsize), int(tokens + documents * RECORD_OVERHEAD)
+    tokens, documents = sample.foretold("tokens") * token_bytes, sample.foretold("documents")
+    runs = int(tokens + documents * ROW.itemsize)
+    return runs * (2 if runs > MOST_RUNS * job.run_bytes else 1), int(
+        tokens + documents * (RECORD_OVERHEAD + INDEX_BYTES)
+    )
 
 
 def space_needed(job: Job, tokenizer: Tokenizer) -> list[Space]:
