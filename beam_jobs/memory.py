@@ -25,7 +25,7 @@ DEFAULT_BYTES = 1 << 30
 LEAST_BYTES = 512 << 20
 
 _SLACK = 10  # a tenth of M is kept for what a block takes while it is in work
-_LINE_COPIES = 3  # a long line: parsed, as text, as tokens
+_LINE_COPIES = 5  # a long line: parsed, as text, in pieces, as tokens (measured)
 
 _lock = threading.Lock()
 _in_work = 0

@@ -14,7 +14,8 @@ from pileshard.format.record import RECORD_TOKENS, frame_pieces
 from pileshard.format.storage import Storage
 
 _WRITE_BYTES = 8 << 20
-_ROWS_AS_LISTS = 1 << 16
+_PIECES = 1 << 17  # of tiny documents, these objects take more than their bytes
+_ROWS_AS_LISTS = 1 << 15
 
 
 class ShardWriter:
@@ -78,7 +79,7 @@ class ShardWriter:
         self._tokens.append(self.tokens)
         self._text_bytes.append(text_bytes)
         self._keys.append(key)
-        if self._pending_bytes >= _WRITE_BYTES:
+        if self._pending_bytes >= _WRITE_BYTES or len(self._pending) >= _PIECES:
             self.flush()
 
     def flush(self) -> None:
