@@ -52,11 +52,10 @@ def test_a_gathered_corpus_reads_a_hundredth_of_the_slices() -> None:
 
 
 def test_parts_of_inputs_with_frames_shorten_the_longest_item() -> None:
-    parts = auto_parts(THE_PILE, 200)
     whole, through, entered = (
         simulate(THE_PILE, 200, 1),
-        simulate(THE_PILE, 200, parts),
-        simulate(THE_PILE, 200, parts, frames=True),
+        simulate(THE_PILE, 200, auto_parts(THE_PILE, 200)),
+        simulate(THE_PILE, 200, auto_parts(THE_PILE, 200, frames=True), frames=True),
     )
     longest = [max(stage.longest for stage in result.stages) for result in (whole, through, entered)]
     assert longest[0] > longest[1] > longest[2]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from beam_jobs.gather_plan import MOST_RUNS
+from beam_jobs.memory import DEFAULT_BYTES, run_bytes
+from beam_jobs.parts import Kind, choose_counts
 
 GB = 10**9
 
@@ -43,7 +44,7 @@ class Corpus:
     document_bytes: float
     sources: tuple[float, ...]
     shard_bytes: int = GB
-    run_bytes: int = 256 << 20
+    run_bytes: int = run_bytes(DEFAULT_BYTES)
     most_runs: int = MOST_RUNS
 
 
@@ -59,7 +60,7 @@ def shard_bytes_in_all(corpus: Corpus) -> float:
     return (corpus.tokens + documents) * corpus.token_bytes + 80 * documents
 
 
-def auto_parts(corpus: Corpus, workers: int) -> int:
-    """Parts of an input so that there are three items a worker, each of at least 256 MB of text."""
-    wanted = math.ceil(3 * workers / corpus.inputs)
-    return max(1, min(wanted, int(corpus.text / corpus.inputs / 256e6), 1000))
+def auto_parts(corpus: Corpus, workers: int, frames: bool = False) -> int:
+    """Parts of an input as a build chooses them for a number of workers."""
+    sizes = [int(corpus.stored / corpus.inputs)] * corpus.inputs
+    return choose_counts(sizes, [Kind("zstd", frames)] * corpus.inputs, workers)[0]

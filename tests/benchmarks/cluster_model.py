@@ -6,10 +6,12 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from beam_jobs.gather_plan import batch_count, blocks_an_item
-from beam_jobs.merge_stage import slab_bytes
+from beam_jobs.parts import Kind, cut
 from beam_jobs.reads import AT_ONCE
+from beam_jobs.requests import gather_reads, input_reads, merge_reads, uploads
 from tests.benchmarks.cluster_corpora import Corpus, shard_bytes_in_all
 
 
@@ -47,24 +49,16 @@ class Store:
       worker_bytes: bytes a second that one worker gets.
       total_bytes: bytes a second for all workers together.
       total_requests: requests a second for all workers together.
-      request_bytes: of one read of an input, at most.
-      upload_bytes: of one part of an upload.
     """
 
     latency: float = 0.020
     worker_bytes: float = 100e6
     total_bytes: float = 100e9
     total_requests: float = 50e3
-    request_bytes: int = 8 << 20
-    upload_bytes: int = 50 << 20
 
     def share(self, workers: int) -> float:
         """Bytes a second of one of so many workers."""
         return min(self.worker_bytes, self.total_bytes / workers)
-
-    def uploads(self, size: float) -> int:
-        """Requests to write a file."""
-        return 1 if size <= self.upload_bytes else 2 + math.ceil(size / self.upload_bytes)
 
 
 @dataclass(frozen=True)
@@ -152,14 +146,14 @@ def simulate(
     rates, store = rates or Rates(), store or Store()
     items = corpus.inputs * parts
     size = shard_bytes_in_all(corpus)
-    runs = items * math.ceil(size / items / corpus.run_bytes)
+    model = _Model(corpus, rates, store, workers)
+    runs = corpus.inputs * sum(model.runs_of(*span) for span in model.ranges(parts, frames))
     shards = [math.ceil(size * share / corpus.shard_bytes) for share in corpus.sources]
     gathers = runs > corpus.most_runs
     batches = batch_count(runs) if gathers else runs
     # A shard that holds the end of a block reads from two.
     slices = round(batches * (1 + batches / sum(shards))) if gathers else runs
     result = Result(corpus, workers, parts, runs, sum(shards), slices)
-    model = _Model(corpus, rates, store, workers)
 
     def stage(name: str, works: Iterator[Work]) -> None:
         done = sorted(works, key=lambda work: -work.size)
@@ -180,7 +174,7 @@ def simulate(
 
     if parts > 1 and frames:
         stage("count", model.counts(parts))
-    stage("tokenize", model.tokenizes(parts, runs // items, frames))
+    stage("tokenize", model.tokenizes(parts, frames))
     plan = runs * len(corpus.sources) * rates.plan_slice_seconds + items * store.latency / AT_ONCE
     result.stages.append(Stage("plan", 0, plan, 0, 0, items, len(corpus.sources), 0, 0))
     if gathers:
@@ -213,53 +207,55 @@ class _Model:
         moving = (read + written) / self.store.share(active)
         return Work(size, computing + waiting + moving, reads, writes, read, written)
 
-    def counts(self, parts: int) -> Iterator[Work]:
-        stored = self.corpus.stored / self.corpus.inputs / parts
-        text = self.corpus.text / self.corpus.inputs / parts
-        for _ in range(self.corpus.inputs * parts):
-            reads = math.ceil(stored / self.store.request_bytes)
-            yield self._work(self.corpus.inputs * parts, stored, text / self.rates.decompress, reads, 1, stored, 0)
+    @property
+    def size(self) -> float:
+        return shard_bytes_in_all(self.corpus)
 
-    def tokenizes(self, parts: int, runs: int, frames: bool) -> Iterator[Work]:
-        corpus, store = self.corpus, self.store
-        stored, text = corpus.stored / corpus.inputs, corpus.text / corpus.inputs
-        size = shard_bytes_in_all(corpus) / corpus.inputs / parts
-        for part in range(parts):
-            before = 0 if frames else part / parts  # of the input, decompressed on the way
-            read = stored * (before + 1 / parts)
-            computing = text * before / self.rates.decompress + text / parts / self.rates.tokenize
-            work = self._work(
-                *(corpus.inputs * parts, stored / parts, computing, math.ceil(read / store.request_bytes) + 1),
-                *(runs * store.uploads(size / runs) + 1, read, size),
-            )
-            yield from [work] * corpus.inputs
+    def ranges(self, parts: int, frames: bool) -> list[tuple[float, float]]:
+        """Where each part of an input begins and ends, as a share of it."""
+        stored = int(self.corpus.stored / self.corpus.inputs)
+        cuts = cut(stored, Kind("zstd", frames), parts).cuts
+        return [(begin / stored, end / stored) for begin, end in pairwise(cuts)]
+
+    def runs_of(self, begin: float, end: float) -> int:
+        """Runs of a part."""
+        return max(1, math.ceil(self.size / self.corpus.inputs * (end - begin) / self.corpus.run_bytes))
+
+    def counts(self, parts: int) -> Iterator[Work]:
+        count = self.corpus.inputs * parts
+        stored, text = self.corpus.stored / count, self.corpus.text / count
+        work = self._work(count, stored, text / self.rates.decompress, input_reads(stored), 1, stored, 0)
+        yield from [work] * count
+
+    def tokenizes(self, parts: int, frames: bool) -> Iterator[Work]:
+        inputs = self.corpus.inputs
+        stored, text = self.corpus.stored / inputs, self.corpus.text / inputs
+        for begin, end in self.ranges(parts, frames):
+            before = 0 if frames else begin  # decompressed on the way
+            read, share = stored * (end - begin + before), end - begin
+            computing = text * before / self.rates.decompress + text * share / self.rates.tokenize
+            size, runs = self.size / inputs * share, self.runs_of(begin, end)
+            writes = runs * uploads(size / runs) + 1
+            cost = stored * (share + before * self.rates.tokenize / self.rates.decompress)
+            work = self._work(inputs * parts, cost, computing, input_reads(read) + 1, writes, read, size)
+            yield from [work] * inputs
 
     def gathers(self, runs: int, batches: int) -> Iterator[Work]:
-        size = shard_bytes_in_all(self.corpus)
-        in_batch = math.ceil(runs / batches)
         blocks = batches
-        each = size / batches / blocks
+        each = self.size / batches / blocks
         step = blocks_an_item(int(each))
+        items = batches * math.ceil(blocks / step)
         for first in range(0, blocks, step):
             count = min(step, blocks - first)
-            work = self._work(
-                *(
-                    batches * blocks // step,
-                    each * count,
-                    each * count / self.rates.gather,
-                    2 + in_batch * (1 + 2 * count),
-                ),
-                *(count * self.store.uploads(each), each * count, each * count, AT_ONCE),
-            )
+            size = each * count
+            reads, writes = gather_reads(math.ceil(runs / batches), count), count * uploads(each)
+            work = self._work(items, size, size / self.rates.gather, reads, writes, size, size, AT_ONCE)
             yield from [work] * batches
 
     def merges(self, shards: list[int], slices: int) -> Iterator[Work]:
-        corpus = self.corpus
-        for share, count in zip(corpus.sources, shards, strict=True):
-            size = shard_bytes_in_all(corpus) * share / count
-            slabs = math.ceil(size / slab_bytes(corpus.run_bytes))
-            work = self._work(
-                *(sum(shards), size, size / self.rates.merge, 1 + slices * (2 + slabs), self.store.uploads(size) + 1),
-                *(size * 1.02, size * 1.01, AT_ONCE),
-            )
+        for share, count in zip(self.corpus.sources, shards, strict=True):
+            size = self.size * share / count
+            reads, writes = merge_reads(slices, size, self.corpus.run_bytes), uploads(size) + 1
+            moved = (size * 1.02, size * 1.01)  # rows beside tokens, an index beside a shard
+            work = self._work(sum(shards), size, size / self.rates.merge, reads, writes, *moved, AT_ONCE)
             yield from [work] * count

@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from beam_jobs.memory import run_bytes  # noqa: E402
 from pileshard.format.storage import Storage  # noqa: E402
 from tests.benchmarks.cluster_corpora import TEN_T, THE_PILE, auto_parts  # noqa: E402
 from tests.benchmarks.cluster_model import Rates, Result, Store, simulate  # noqa: E402
@@ -120,16 +121,17 @@ def main() -> None:
     results = []
     for corpus in (THE_PILE, TEN_T):
         for workers in args.workers:
-            for parts in sorted({1, auto_parts(corpus, workers)}):
+            for parts in sorted({1, auto_parts(corpus, workers, args.frames)}):
                 results.append(simulate(corpus, workers, parts, rates, store, args.frames))
     print(table(results))
     most = max(args.workers)
-    others = [
-        replace(TEN_T, name="10 T tokens, --run-bytes 1GiB", run_bytes=1 << 30),
-        replace(TEN_T, name="10 T tokens without the gather stage", most_runs=10**9),
+    roomy = [
+        replace(corpus, name=f"{corpus.name}, --worker-memory 4GiB", run_bytes=run_bytes(4 << 30))
+        for corpus in (THE_PILE, TEN_T)
     ]
+    others = [*roomy, replace(TEN_T, name="10 T tokens without the gather stage", most_runs=10**9)]
     print()
-    print(table([simulate(corpus, most, 1, rates, store, args.frames) for corpus in others]))
+    print(table([simulate(c, most, auto_parts(c, most, args.frames), rates, store, args.frames) for c in others]))
 
 
 if __name__ == "__main__":
