@@ -34,6 +34,7 @@ class Page:
         self.events: list[dict[str, Any]] = []
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Calls a method of the protocol and returns its result."""
@@ -51,13 +52,17 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        loader = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]
         until = time.monotonic() + _SECONDS
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+        while not self._loaded(loader):
             assert time.monotonic() < until, "the page does not load"
             self.call("Page.getLayoutMetrics")
             time.sleep(0.02)
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def _loaded(self, loader: str) -> bool:
+        told = [event["params"] for event in self.events if event["method"] == "Page.lifecycleEvent"]
+        return any(entry["name"] == "load" and entry["loaderId"] == loader for entry in told)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
