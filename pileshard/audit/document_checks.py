@@ -8,16 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pileshard.audit.lookup import Documents, Group, StoredDocument
-from pileshard.audit.report import Fault, FaultKind
+from pileshard.audit.report import MOST_FAULTS, Fault, FaultKind
 from pileshard.audit.tallies import Tally
 from pileshard.format.identity import document_keys, identity_hashes, split_hashes, text_keys
 from pileshard.format.index import HEADER_BYTES
 from pileshard.format.manifest import InputEntry, Manifest, ShardEntry
 from pileshard.format.storage import Storage
 from pileshard.tokenize import Tokenizer
-
-#: Faults listed for one input's documents.
-MOST_FAULTS = 100
 
 _MASK = (1 << 64) - 1
 

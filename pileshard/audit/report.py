@@ -10,6 +10,10 @@ import msgspec
 Level = Literal["quick", "full", "deep"]
 
 
+#: Faults listed for one file, beside those of its hash and totals; one that is damaged all over needs no more.
+MOST_FAULTS = 100
+
+
 class FaultKind(str, Enum):
     """Kinds of faults; a report's JSON names them by these words."""
 

@@ -11,18 +11,13 @@ import numpy.typing as npt
 
 from pileshard.audit.framing import Batch, Ints, read_batches
 from pileshard.audit.heads import LONGEST_HEAD, parse_heads
-from pileshard.audit.report import Fault, FaultKind
+from pileshard.audit.report import MOST_FAULTS, Fault, FaultKind
+from pileshard.audit.token_checks import TokenChecks
 from pileshard.format.identity import document_keys, hex64, identity_hashes, sum64
 from pileshard.format.index import Index
 from pileshard.format.manifest import Manifest, ShardEntry
 from pileshard.format.record import RECORD_TOKENS
 from pileshard.format.storage import Storage
-
-#: Faults listed for one file, beside those of its hash and totals; one that is damaged all over needs no more.
-MOST_FAULTS = 100
-
-#: Pieces joined at a time: many small objects at once cost more in page faults than what they hold.
-_JOINED = 512
 
 
 class _Records(NamedTuple):
@@ -42,16 +37,6 @@ class _Records(NamedTuple):
 
 #: Before the first record: as if a document had just ended.
 _BEGIN = _Records._make(np.array([value]) for value in (0, True, -1, -1, -1, 1, True))
-
-
-def _joined(batch: Batch, begins: Ints, ends: Ints) -> bytes:
-    """The bytes of a batch from each begin to its end, one after another."""
-    view = memoryview(batch.data)  # type: ignore[arg-type]
-    spans = list(zip(begins.tolist(), ends.tolist(), strict=True))
-    parts = []
-    for at in range(0, len(spans), _JOINED):
-        parts.append(b"".join([view[begin:end] for begin, end in spans[at : at + _JOINED]]))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class ShardReading:
@@ -81,6 +66,7 @@ class ShardReading:
         self._dtype = manifest.token_dtype
         # A text may hold the id as a token of its own under this policy; then only the next record's part tells an end.
         self._eod_within = manifest.options.special_tokens == "token"
+        self._ids = TokenChecks(manifest, self._fault)
         self._lines = manifest.input_lines
         self.faults: list[Fault] = []
         self.records = 0
@@ -138,7 +124,7 @@ class ShardReading:
         counts = size // self._dtype.itemsize
         for number in np.flatnonzero((counts == 0) & heads.good).tolist():
             self._fault(FaultKind.RECORD, "a record has no tokens", int(offsets[number]))
-        ended = self._check_tokens(batch, begins, counts)
+        ended = self._ids.check(batch, begins, counts)
         records = _Records(offsets, heads.good, heads.input, heads.line, heads.part, counts, ended)
         self._check_parts(records)
         self._check_identities(records)
@@ -152,33 +138,6 @@ class ShardReading:
         self.documents += int(np.count_nonzero(starts_document))
         self.tokens += int(counts.sum())
         self._previous = records.last()
-
-    def _check_tokens(self, batch: Batch, begins: Ints, counts: Ints) -> npt.NDArray[np.bool_]:
-        """Checks all ids of a batch; returns which records end in the end-of-document id, bool [n]."""
-        width = self._dtype.itemsize
-        eod = self._manifest.eod_id
-        ids = np.frombuffer(_joined(batch, begins, begins + counts * width), dtype=self._dtype)
-        after = np.cumsum(counts)  # of each record's ids in `ids`
-
-        def where(at: int) -> int:
-            number = int(np.searchsorted(after, at, "right"))
-            return batch.base + int(begins[number]) + (at - int(after[number] - counts[number])) * width
-
-        if len(ids) and int(ids.max()) >= self._manifest.vocab_size:
-            for at in np.flatnonzero(ids >= self._manifest.vocab_size)[:MOST_FAULTS].tolist():
-                message = f"the id {int(ids[at]):,} is not below the vocabulary's {self._manifest.vocab_size:,}"
-                self._fault(FaultKind.TOKEN_RANGE, message, where(at))
-        ended = np.zeros(len(counts), dtype=bool)
-        some = counts > 0
-        ended[some] = ids[after[some] - 1] == eod
-        if not self._eod_within:
-            is_eod = ids == eod
-            if int(np.count_nonzero(is_eod)) != int(np.count_nonzero(ended)):
-                is_eod[after[some] - 1] = False
-                for at in np.flatnonzero(is_eod)[:MOST_FAULTS].tolist():
-                    message = "the end-of-document id occurs inside a document"
-                    self._fault(FaultKind.END_OF_DOCUMENT, message, where(at))
-        return ended
 
     def _check_parts(self, records: _Records) -> None:
         """Holds each record against the one before it: a part goes on, or a document begins where another has ended."""

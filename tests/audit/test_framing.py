@@ -61,6 +61,28 @@ def test_damage_is_found_alike_however_the_file_is_read(payloads: list[bytes], d
     assert _walk(bytes(data), draw.draw(st.integers(1, 300))) == whole
 
 
+@given(st.lists(st.binary(min_size=1, max_size=LONGEST), min_size=2, max_size=12), st.data())
+def test_every_record_that_is_damaged_is_named_however_many_are(payloads: list[bytes], draw: st.DataObject) -> None:
+    data = bytearray(b"".join(framed(payload) for payload in payloads))
+    offsets = _offsets(payloads)
+    chosen = draw.draw(st.sets(st.integers(0, len(payloads) - 1)))
+    for number in chosen:
+        place = draw.draw(st.integers(12, offsets[number + 1] - offsets[number] - 1))  # its bytes or their CRC
+        data[offsets[number] + place] ^= draw.draw(st.integers(1, 255))
+    records, faults, _ = _walk(bytes(data), 10_000, offsets)
+    assert faults == [(FaultKind.CRC, offsets[number]) for number in sorted(chosen)]
+    assert len(records) == len(payloads)
+
+
+def test_the_crcs_of_sound_records_are_checked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = b"".join(framed(bytes(range(size))) for size in range(4, 200))
+    calls: list[int] = []
+    crc = framing.crc32c
+    monkeypatch.setattr(framing, "crc32c", lambda data, *begin: calls.append(len(data)) or crc(data, *begin))
+    assert _walk(data, 10**6)[1] == []
+    assert len([size for size in calls if size > 8]) == 1  # those of 8 bytes are of lengths
+
+
 def _offsets(payloads: list[bytes]) -> list[int]:
     return [0, *itertools.accumulate(len(payload) + 16 for payload in payloads)]
 
