@@ -35,7 +35,9 @@ def test_a_damaged_input_is_told_in_one_line(tmp_path: Path, workers: str) -> No
         check=False,
     )
     assert done.returncode == 1
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    # A stage that takes more than some seconds tells how far it is, too.
+    told = [line for line in done.stderr.strip().splitlines() if not line.startswith("tokenize: ")]
+    assert len(told) == 1, done.stderr
     assert "bad.jsonl.zst" in done.stderr
 
 
