@@ -261,7 +261,7 @@ def vocabulary(found: Vocabulary) -> list[Figure]:
 
 def _often(first: int, end: int) -> str:
     if end - first > 1:
-        return f"{_power(first)} to {_power(end - 1) if end <= 100 else f'below {_power(end)}'}"
+        return f"{_power(first)} to {_power(end - 1) if end <= 100 else f'<{_power(end)}'}"
     return {0: "never", 1: "once"}[first]
 
 

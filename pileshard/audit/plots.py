@@ -169,8 +169,7 @@ def spans(data: Sequence[Spec], title: str, *, log: bool) -> Spec:
     scale = {"type": "log", "padding": 6} if log else {"zero": False, "padding": 6}
     axis = _amounts()
     if log and data:
-        low, high = (choose(entry[name] for entry in data) for choose, name in ((min, "p05"), (max, "p95")))
-        axis["values"] = log_ticks(low, high)
+        axis = _amounts(log_ticks(min(entry["p05"] for entry in data), max(entry["p95"] for entry in data)))
     x = {"type": "quantitative", "scale": scale, "title": title, "axis": axis}
     y = y_rows(data)
     said = {"field": "told"}
@@ -182,7 +181,15 @@ def spans(data: Sequence[Spec], title: str, *, log: bool) -> Spec:
         }
 
     dot = {
-        "mark": {"type": "point", "filled": True, "size": 46, "fill": SECOND, "stroke": PAPER, "opacity": 1},
+        "mark": {
+            "type": "point",
+            "filled": True,
+            "size": 36,
+            "strokeWidth": 1,
+            "fill": SECOND,
+            "stroke": PAPER,
+            "opacity": 1,
+        },
         "encoding": {"y": y, "x": {**x, "field": "middle"}, "description": said},
     }
     thin, thick = line("p05", "p95", 1), line("p25", "p75", 6)
@@ -195,7 +202,7 @@ def bins(data: Sequence[Spec], title: str, y_title: str, *, log: bool, rules: Se
         "type": "quantitative",
         "title": title,
         "scale": {"type": "log", "nice": False} if log else {"zero": False, "nice": False},
-        "axis": {**_amounts(), **({"values": log_ticks(data[0]["first"], data[-1]["end"])} if log else {})},
+        "axis": _amounts(log_ticks(data[0]["first"], data[-1]["end"]) if log else None),
     }
     y_axis: Spec = {"grid": True, "format": "~s" if y_title == "shards" else "~%", "tickCount": 4}
     y = {"field": "value", "type": "quantitative", "title": y_title, "axis": y_axis}
@@ -266,8 +273,8 @@ def _series(series: dict[str, str]) -> Spec:
 _SHORT = "replace(format(datum.value, '~s'), 'G', 'B')"
 
 
-def _amounts() -> Spec:
-    return {"labelExpr": _SHORT, "tickCount": 5, "grid": True}
+def _amounts(ticks: list[float] | None = None) -> Spec:
+    return {"labelExpr": _SHORT, "grid": True, **({"tickCount": 5} if ticks is None else {"values": ticks})}
 
 
 _CONFIG: Spec = {
