@@ -151,6 +151,7 @@ class Watch:
     _far: dict[str, float] = field(default_factory=dict)
     _begun: dict[str, set[tuple[str, int]]] = field(default_factory=dict)
     _counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # documents, tokens, retries of receipts
+    _start: tuple[float, int, int] = (0.0, 0, 0)
     _looks: deque[tuple[float, float, int, int]] = field(default_factory=deque)
 
     def look(self, now: float | None = None) -> StageStatus:
@@ -256,8 +257,13 @@ class Watch:
         )
 
     def _rates(self, look: tuple[float, float, int, int]) -> list[float]:
-        """Bytes, documents and tokens a second over the window, or since the first look while that is shorter."""
+        """Bytes, documents and tokens a second over the window, or since work was seen to begin if that was later."""
+        if not self._looks:
+            self._start = look[1:]
         self._looks.append(look)
+        # Until its workers are there, a stage says nothing of how fast they are.
+        while len(self._looks) > 2 and self._looks[1][1:] == self._start:
+            self._looks.popleft()
         while len(self._looks) > 2 and look[0] - self._looks[1][0] >= _WINDOW_SECONDS:
             self._looks.popleft()
         first = self._looks[0]

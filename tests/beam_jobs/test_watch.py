@@ -63,6 +63,16 @@ def test_documents_tokens_and_retries_are_those_of_receipts_and_heartbeats(tmp_p
     assert "2 requests tried again" in stage_line(found)
 
 
+def test_the_time_that_an_engine_takes_to_begin_does_not_count(tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    watch = begin(storage)
+    for at in (0.0, 30.0, 60.0):
+        assert watch.look(at).seconds_left is None
+    finish(storage, "merge-0", 1)
+    assert watch.look(70.0).bytes_per_second == 10.0
+    assert watch.look(80.0).bytes_per_second == 5.0
+
+
 def test_the_slowest_item_bounds_the_time_that_is_left(tmp_path: Path) -> None:
     storage = Storage(str(tmp_path))
     watch = begin(storage)
