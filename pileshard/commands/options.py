@@ -18,7 +18,8 @@ def add_storage_options(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        help="an option of the fsspec file system (endpoint, credentials, ...), never written anywhere",
+        help="an option of the fsspec file system (endpoint, credentials, ...), never written anywhere; env:NAME or "
+        "file:/PATH as V is read by each process for itself, so that the secret is not sent to a cluster",
     )
 
 

@@ -9,6 +9,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from pileshard.errors import MissingExtraError, OptionError
+from pileshard.format.references import resolved
 from pileshard.format.retry import describe
 from pileshard.format.secrets import remember
 
@@ -31,14 +32,15 @@ def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[An
       MissingExtraError: the package for this kind of storage is not installed.
       OptionError: there is no such kind of storage, or an option of it is wrong.
     """
-    remember(options or {})
+    options = resolved(options or {})
+    remember(options)
     if "://" not in url:
         return LocalFileSystem(), os.path.abspath(os.path.expanduser(url))
     protocol = url.split("://", 1)[0]
     package = _PACKAGES.get(protocol)
     fresh = {"use_listings_cache": False} if package else {}
     try:
-        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **{**fresh, **(options or {})}))
+        return cast(tuple[Any, str], fsspec.core.url_to_fs(url, **{**fresh, **options}))
     except ImportError as error:
         if package:
             raise MissingExtraError(*package, f"{protocol}:// storage") from error

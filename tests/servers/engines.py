@@ -21,6 +21,9 @@ from tests.servers.tools import command
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 120.0
 
+#: Variables that workers have beside those of the tests, as pods have those of a Secret.
+SECRETS = {"PILESHARD_TEST_SECRET": "password"}
+
 #: What a user adds to `pileshard build` for each engine.
 NAMES = ("local", "dask", "prism-loopback", "prism-external")
 
@@ -50,7 +53,7 @@ class RunningEngine:
             process = subprocess.Popen(
                 arguments,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **SECRETS, **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
