@@ -5,7 +5,8 @@
 | none, `DirectRunner`, `FnApiRunner` | `local_runner.py` | named, it is not first sought over the network |
 | `DaskRunner` | its class, `--dask_partition_size=1` | Beam knows no short name; 128 items would be one task |
 | `PrismRunner`, `PortableRunner` | `--job_server_timeout` of a month | Beam follows a job no longer than that |
-| `FlinkRunner`, `SparkRunner`, `DataflowRunner` | nothing | their options go to Beam as they are |
+| `DataflowRunner` | `--number_of_worker_harness_threads=1` | it would do a dozen items at once in a process's memory |
+| `FlinkRunner`, `SparkRunner` | nothing | their options go to Beam as they are |
 
 What all of them get: an unknown runner or option, a server that does not answer and a package that is missing end in
 one sentence, within `ANSWER_SECONDS`.
@@ -69,6 +70,8 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
     name = short_name(standard.runner)
     if standard.no_wait_until_finish:
         raise OptionError("--no_wait_until_finish: a build waits for its stages; put the driver into the background")
+    if given.view_as(beam.options.pipeline_options.PortableOptions).output_executable_path:
+        raise OptionError("--output_executable_path: a build plans between its pipelines, so no one jar can hold it")
     if name == "DaskRunner":
         _require_dask()
         given = _parsed(args)
@@ -109,6 +112,8 @@ def _additions(name: str, args: list[str], given: PipelineOptions, workers: int)
         return [f"--direct_num_workers={workers}"]
     if name in ("PrismRunner", "PortableRunner") and not any(arg.startswith("--job_server_timeout") for arg in args):
         return [f"--job_server_timeout={_FOLLOW_SECONDS}"]
+    if name == "DataflowRunner" and chosen["number_of_worker_harness_threads"] is None:
+        return ["--number_of_worker_harness_threads=1"]
     if name != "DaskRunner":
         return []
     added = [] if isinstance(chosen["timeout"], int) else [f"--dask_connection_timeout={ANSWER_SECONDS}"]

@@ -111,6 +111,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(
         ("--runner=DirectRunner --workers=3", "local runner knows no option --workers=3"),
         ("--runner=FlinkRunner --flink_version=0.1", "argument --flink_version: invalid choice"),
         ("--runner=DataflowRunner --no_wait_until_finish", "--no_wait_until_finish"),
+        ("--runner=SparkRunner --output_executable_path=a.jar", "--output_executable_path"),
     ],
 )
 def test_what_no_runner_takes_is_refused_before_anything_is_written(options: str, named: str, tmp_path: Path) -> None:

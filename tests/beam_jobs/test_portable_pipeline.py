@@ -89,6 +89,12 @@ def test_dataflow_takes_its_workers_image_from_the_options() -> None:
     assert (options.sdk_container_image, options.max_num_workers) == (IMAGE, 50)
 
 
+@pytest.mark.parametrize(("more", "threads"), [("", 1), (" --number_of_worker_harness_threads=4", 4)])
+def test_a_process_of_dataflow_does_one_item_at_a_time_unless_told_otherwise(more: str, threads: int) -> None:
+    options = choose_engine((ELSEWHERE["dataflow"] + more).split(), 1).options.get_all_options()
+    assert options["number_of_worker_harness_threads"] == threads
+
+
 def test_a_worker_needs_the_installed_package_and_nothing_of_the_submitting_process(tmp_path: Path) -> None:
     _, proto = portable(ELSEWHERE["portable"], ItemFn(b'{"a": 1}', 2, 7))
     (tmp_path / "payload").write_bytes(do_payload(proto))
