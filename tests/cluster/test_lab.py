@@ -14,9 +14,15 @@ import pytest
 
 from tests.cluster.capability import needs_hosts
 from tests.cluster.hosts import EXPORTED, SHARED, Host, Switch
+from tests.cluster.lab import wait_until
 from tests.cluster.mount import PATIENCE, ROOT, Export
 
 pytestmark = needs_hosts
+
+
+def command_lines(host: Host) -> str:
+    """Command lines of all processes that a host knows."""
+    return str(host.run("sh", "-c", "cat /proc/[0-9]*/cmdline", check=False).stdout)
 
 
 def test_hosts_have_names_addresses_and_disks_and_share_one_directory(tmp_path: Path) -> None:
@@ -37,7 +43,8 @@ def test_hosts_have_names_addresses_and_disks_and_share_one_directory(tmp_path: 
         assert second.run("cat", SHARED / "one", SHARED.parent / "own").stdout == "one\ntwo\n"
         assert (tmp_path / "disk/two").read_text() == "two\n"
         sleeping = second.start_python("sleep", "-c", "import time; time.sleep(600)")
-        assert "time.sleep(600)" not in first.run("ps", "ax").stdout
+        wait_until(lambda: "time.sleep(600)" in command_lines(second), sleeping)
+        assert "time.sleep(600)" not in command_lines(first)
         second.kill()
         assert not sleeping.running
         with pytest.raises(AssertionError):
