@@ -49,6 +49,7 @@ from beam_jobs.work_share import StageTime
 from pileshard.errors import BuildError, OptionError, PileshardError, StorageError
 from pileshard.format.manifest import Manifest, Options
 from pileshard.format.paths import MANIFEST
+from pileshard.format.retry import Retry
 from pileshard.format.storage import open_filesystem, open_url
 from pileshard.tokenize import Tokenizer
 
@@ -114,7 +115,7 @@ class _Driver:
         self.began = False
         self.seconds: dict[str, float] = {}
         self.times: dict[str, StageTime] = {}
-        inputs = expand(options.inputs, options.storage_options)
+        inputs = expand(options.inputs, options.storage_options, Retry.within(options.retry_seconds))
         self.tokenizer_bytes = _read_tokenizer(options)
         self.workers, self.workers_known = engine_workers(options.workers, options.beam_args)
         # Where this process does the work too, it is the one that the work is done with.
@@ -276,9 +277,10 @@ class _Driver:
 
 def _read_tokenizer(options: BuildOptions) -> bytes:
     try:
-        with open_url(options.tokenizer, options.storage_options) as file:
+        retry = Retry.within(options.retry_seconds)
+        with open_url(options.tokenizer, options.storage_options, retry=retry) as file:
             return bytes(file.read())
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, StorageError, ValueError, ImportError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise OptionError(f"--tokenizer {options.tokenizer}: {reason}") from None
 

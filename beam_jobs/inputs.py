@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pileshard.errors import BuildError, OptionError
+from pileshard.errors import BuildError, OptionError, StorageError
+from pileshard.format.filesystems import open_filesystem
 from pileshard.format.identity import MAX_INPUT
-from pileshard.format.storage import open_filesystem
+from pileshard.format.local_files import is_there
+from pileshard.format.remote import version_of
+from pileshard.format.retry import LocalAttempts, Retry, attempts, describe
 
 _MAGIC = set("*?[")
-_VERSION_KEYS = (
-    "ETag",
-    "etag",
-    "generation",
-    "md5Hash",
-    "content_md5",
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-)
+
+_T = TypeVar("_T")
 
 
 class InputFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,16 +35,31 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-def _version(info: dict[str, Any]) -> str:
-    return next((f"{key}={info[key]}" for key in _VERSION_KEYS if info.get(key) is not None), "")
+def _glob(fs: Any, path: str) -> list[str]:
+    """What a pattern names. A directory that cannot be listed is an error: fsspec would pass over its files."""
+    if not isinstance(fs, LocalFileSystem):
+        return list(fs.glob(path))
+    try:
+        return list(fs.glob(path, on_error="raise"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
-def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = None) -> list[InputFile]:
+def _ask(fs: Any, pattern: str, retry: Retry, request: Callable[[], _T]) -> _T:
+    if isinstance(fs, LocalFileSystem):
+        return LocalAttempts(retry).run(request, pattern)
+    return attempts(request, lambda: pattern, retry)
+
+
+def expand(
+    patterns: Sequence[str], storage_options: dict[str, Any] | None = None, retry: Retry | None = None
+) -> list[InputFile]:
     """Finds the inputs that URLs, paths and globs name.
 
     Args:
       patterns: fsspec URLs; `*`, `?` and `[` make a glob.
       storage_options: fsspec's.
+      retry: how often and how long storage is asked where a fault may pass.
 
     Returns:
       The inputs sorted by URL, so that the order on the command line does not matter.
@@ -62,8 +71,9 @@ def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = Non
     for pattern in patterns:
         try:
             fs, path = open_filesystem(pattern, storage_options)
-            exact = isinstance(fs, LocalFileSystem) and os.path.exists(path)
-            paths = [path] if exact or not _MAGIC & set(path) else sorted(fs.glob(path))
+            ask = partial(_ask, fs, pattern, retry or Retry())
+            exact = isinstance(fs, LocalFileSystem) and ask(partial(is_there, path))
+            paths = [path] if exact or not _MAGIC & set(path) else sorted(ask(partial(_glob, fs, path)))
         except OptionError as error:
             raise OptionError(f"--input {error}") from None
         except ValueError as error:
@@ -73,11 +83,11 @@ def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = Non
         local = isinstance(fs, LocalFileSystem)
         for name in paths:
             try:
-                info = fs.info(name)
+                info = ask(partial(fs.info, name))
             except FileNotFoundError:
                 raise OptionError(f"--input {pattern}: no such file") from None
-            except OSError as error:
-                raise BuildError(f"--input {pattern}: cannot be looked at ({error})") from None
+            except (OSError, StorageError) as error:
+                raise BuildError(f"--input {pattern}: cannot be looked at ({describe(error)})") from None
             if info["type"] == "directory":
                 if len(paths) > 1:
                     continue
@@ -89,7 +99,7 @@ def expand(patterns: Sequence[str], storage_options: dict[str, Any] | None = Non
                 raise OptionError(f"--input {pattern}: the name {url!r} is not UTF-8; rename the file") from None
             if url in found:
                 raise OptionError(f"--input {pattern}: {url} is named twice")
-            found[url] = InputFile(url=url, size=int(info["size"] or 0), version=_version(info))
+            found[url] = InputFile(url=url, size=int(info["size"] or 0), version=version_of(info))
     if not found:
         raise OptionError(f"--input {' '.join(patterns)}: no file matches")
     if len(found) > MAX_INPUT:

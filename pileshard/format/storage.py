@@ -382,15 +382,17 @@ class Storage:
         """A file of this machine that is written under one name and given another."""
         local_files.make_directories(os.path.dirname(temp), self._local)
         local_files.make_directories(os.path.dirname(target), self._local)
-        file = local_files.create_file(temp, self._local)
+        file = None
         try:
+            file = local_files.create_file(temp, self._local)
             yield cast(BinaryIO, file)
             file.settle()
             local_files.publish_file(temp, target, file, self._local)
         except BaseException as error:
             if isinstance(error, OSError) and error.filename in (None, temp):
                 error.filename = target  # a full disk does not say where
-            file.abandon()
+            if file is not None:
+                file.abandon()
             with contextlib.suppress(OSError):
                 os.unlink(temp)
             raise
