@@ -59,10 +59,30 @@ class Engine:
         else:
             self._run(apply)
 
+    def await_server(self) -> None:
+        """Raises BuildError where the scheduler or job server does not answer in time."""
+        import grpc  # type: ignore[import-untyped,unused-ignore]
+
+        address = server_address(self.options)
+        if address is None:
+            return
+        try:
+            with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
+                if _scheduler(self.options).startswith("tcp://"):
+                    connection.recv(1)  # a Dask scheduler speaks first; its client would wait for that for ever
+            if endpoint := _job_endpoint(self.options):
+                with grpc.insecure_channel(endpoint) as channel:
+                    grpc.channel_ready_future(channel).result(timeout=ANSWER_SECONDS)
+        except (OSError, grpc.FutureTimeoutError) as error:
+            where, reason = f"{address[0]}:{address[1]}", getattr(error, "strerror", None) or "timed out"
+            raise BuildError(
+                f"{self.name}: nothing answers at {where} ({reason}); start it there or mend the address"
+            ) from error
+
     def _run(self, apply: Callable[[Pipeline], Any]) -> None:
         import apache_beam as beam
 
-        _await_server(self.name, self.options)
+        self.await_server()
         pipeline = None
         with quiet(), contextlib.nullcontext() if self.name == LOCAL else _quiet_threads():
             try:
@@ -101,27 +121,6 @@ def _job_endpoint(options: PipelineOptions) -> str:
 
 def _scheduler(options: PipelineOptions) -> str:
     return options.get_all_options().get("address") or ""
-
-
-def _await_server(name: str, options: PipelineOptions) -> None:
-    """Raises BuildError where the scheduler or job server does not answer in time."""
-    import grpc  # type: ignore[import-untyped,unused-ignore]
-
-    address = server_address(options)
-    if address is None:
-        return
-    try:
-        with socket.create_connection(address, timeout=ANSWER_SECONDS) as connection:
-            if _scheduler(options).startswith("tcp://"):
-                connection.recv(1)  # a Dask scheduler speaks first; its client would wait for that for ever
-        if endpoint := _job_endpoint(options):
-            with grpc.insecure_channel(endpoint) as channel:
-                grpc.channel_ready_future(channel).result(timeout=ANSWER_SECONDS)
-    except (OSError, grpc.FutureTimeoutError) as error:
-        reason = getattr(error, "strerror", None) or "timed out"
-        raise BuildError(
-            f"{name}: nothing answers at {address[0]}:{address[1]} ({reason}); start it there or mend the address"
-        ) from error
 
 
 @contextlib.contextmanager

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from beam_jobs.engine_run import Engine
+
+_log = logging.getLogger("pileshard.build")
 
 _ASK_SECONDS = 10
 # Options of Flink, Dataflow and the local runner that say it, the first that is set.
@@ -30,7 +36,7 @@ def engine_workers(workers: int | None, beam_args: Sequence[str]) -> tuple[int, 
     options = engine.options.get_all_options()
     if engine.name == "local":
         return max(1, int(options.get("direct_num_workers") or 1)), True
-    if engine.name == "DaskRunner" and (threads := _dask_threads(options.get("address"))):
+    if engine.name == "DaskRunner" and (threads := _dask_threads(engine)):
         return threads, True
     for name in _NAMES:
         with contextlib.suppress(TypeError, ValueError):
@@ -39,13 +45,18 @@ def engine_workers(workers: int | None, beam_args: Sequence[str]) -> tuple[int, 
     return cores, False
 
 
-def _dask_threads(address: Any) -> int:
+def _dask_threads(engine: Engine) -> int:
     """Threads of all workers that a Dask scheduler has now; 0 where it does not say."""
+    address = engine.options.get_all_options().get("address")
     if not address:
         return 0
     with contextlib.suppress(Exception):
+        engine.await_server()  # a client would wait for ever for one that is silent
         from distributed import Client
 
         with Client(address, timeout=_ASK_SECONDS, set_as_default=False) as client:
-            return sum(client.nthreads().values())
+            threads = sum(client.nthreads().values())
+        if not threads:
+            _log.warning("the Dask scheduler at %s has no workers yet; the build waits for some", address)
+        return threads
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
 import time
@@ -68,6 +69,19 @@ def test_a_build_that_lost_a_worker_or_its_driver_continues(
     assert shard_hashes(tmp_path / "dataset") == shard_hashes(plain)
 
 
+def test_a_dataset_is_verified_and_repaired_on_an_engine_too(engine_of: EngineOf, plain: Path, tmp_path: Path) -> None:
+    output = tmp_path / "dataset"
+    shutil.copytree(plain, output)
+    shard = next((output / "shards").rglob("*.tfrecord"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    beam_args = ["--workers", "2", "--", *engine_of("dask").beam_args]
+    base = [sys.executable, "-m", "pileshard"]
+    assert shard.name in run([*base, "verify", str(output), *beam_args]).stdout
+    done = run([*base, "repair", str(output), *beam_args])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert shard_hashes(output) == shard_hashes(plain)
+
+
 @pytest.fixture
 def silent() -> object:
     """A port that takes connections and says nothing."""
@@ -96,7 +110,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(
     address = f"127.0.0.1:{request.getfixturevalue(port)}"
     began = time.monotonic()
     with pytest.raises(BuildError, match=f"nothing answers at {address}"):
-        run_build(tmp_path / "dataset", beam_args=(*option.split()[:-1], option.split()[-1] + address), workers=1)
+        run_build(tmp_path / "dataset", beam_args=(*option.split()[:-1], option.split()[-1] + address), workers=None)
     assert time.monotonic() - began < 60
 
 
