@@ -61,6 +61,9 @@ class Lab:
             host.mount.set(latency=0.0, cache=0.0, timeout=None)
             host.mount.faults.clear()
         alpha, *others = self.hosts
+        if alpha.name in self._dask and not self.dask(alpha).running:
+            for host in others:  # they are about to end, for there is no scheduler
+                host.stop_programs("worker")
         scheduler = ["scheduler", "--host", alpha.address, "--port", "8786"]
         self._start_dask(alpha, *scheduler)
         for host in others:

@@ -52,6 +52,8 @@ def test_whatever_dies_the_bytes_are_the_same(lab: Lab, local: Path, seed: int) 
     elif victim == "scheduler":
         lab.dask(alpha).kill()
     code = build.wait()
+    if victim == "worker frozen":
+        host.stop_programs("worker")
     if code:
         assert victim == "driver" or said_one_sentence(build), build.printed()
         lab.heal()
