@@ -5,7 +5,7 @@ items, pool       work items (a shard, an input), and threads and processes that
 manifest_checks   the manifest against itself: hashes, sums, ranges of keys
 file_checks       a shard's two files from outside: there, of the right size, index in agreement with the manifest
 framing, heads    a shard's bytes -> records -> Examples, many at once
-shard_checks      every record, token, key and identity of a shard, and its index against them
+shard_checks      every record, key and identity of a shard, and its index against them; token_checks its ids
 rejected_checks   the lists of rejected lines against the account
 input_checks      the inputs against the shards: every line's account, tallies add up
 document_checks   chosen documents: tokens made again by the reference; lookup finds them in the shards by their key

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pileshard.audit.framing import read_batches
 from pileshard.audit.heads import LONGEST_HEAD, parse_heads
-from pileshard.audit.report import Fault, FaultKind, Report
+from pileshard.audit.report import AS_BUILT, OF_BYTES, Fault, FaultKind, Report
 from pileshard.audit.tables import table
 from pileshard.errors import DatasetError
 from pileshard.format.identity import document_keys, text_keys
@@ -24,14 +24,6 @@ from pileshard.format.storage import Storage
 from pileshard.tokenize import Tokenizer
 
 FileKind = Literal["manifest", "tokenizer", "shard", "index", "rejected", "surplus"]
-
-#: Faults of a file's bytes: it is not the one that the manifest names.
-_OF_BYTES = {FaultKind.MISSING_FILE, FaultKind.UNREADABLE, FaultKind.WRONG_SIZE, FaultKind.WRONG_SHA256}
-
-AS_BUILT = (
-    "its bytes are those that the manifest names, so the fault was built in or forged: build into a new output, or "
-    "restore the dataset from a copy"
-)
 
 _READ_BYTES = 8 << 20
 
@@ -128,7 +120,7 @@ def condemn(manifest: Manifest | None, faults: Sequence[Fault]) -> list[Condemne
         if fault.kind is FaultKind.SURPLUS_FILE:
             kind, number = "surplus", -1
         files.setdefault(fault.path, Condemned(fault.path, kind, number=number)).faults.append(fault.kind)
-    damaged = {path for path, file in files.items() if _OF_BYTES & set(file.faults)}
+    damaged = {path for path, file in files.items() if OF_BYTES & set(file.faults)}
     for file in files.values():
         beside = manifest.shards[file.number].path if file.kind == "index" and manifest is not None else ""
         if file.path not in damaged and beside in damaged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Literal
 
@@ -42,6 +43,15 @@ class FaultKind(str, Enum):
     TOKENS = "tokens"  # a document's ids are not those that the reference gives for its line (level deep)
 
 
+#: Faults of a file's bytes: it is not the one that the manifest names.
+OF_BYTES = {FaultKind.MISSING_FILE, FaultKind.UNREADABLE, FaultKind.WRONG_SIZE, FaultKind.WRONG_SHA256}
+
+AS_BUILT = (
+    "its bytes are those that the manifest names, so the fault was built in or forged: build into a new output, or "
+    "restore the dataset from a copy"
+)
+
+
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One fault.
 
@@ -66,8 +76,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __str__(self) -> str:
         where = f" at byte {self.offset:,}" if self.offset is not None else ""
         where += f" (line {self.line:,} of {self.input})" if self.line is not None else ""
-        remedy = f" ({self.remedy})" if self.remedy else ""
-        return f"{self.path}{where}: [{self.kind.value}] {self.message}{remedy}"
+        return f"{self.path}{where}: [{self.kind.value}] {self.message}"
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -113,7 +122,10 @@ class Report(msgspec.Struct, kw_only=True):
 
     def text(self) -> str:
         """The report for a person: every fault in a line, then the verdict."""
-        lines = [str(fault) for fault in self.faults]
+        lines = []
+        for fault in self.faults:
+            told = fault.remedy if fault.remedy != _repair(self.url) else ""  # the last line says it
+            lines.append(f"{fault} ({told})" if told else str(fault))
         if self.level != "quick":
             seen = f"{self.shards:,} shards, {self.documents:,} documents, {self.tokens:,} tokens"
             if self.level == "deep":
@@ -122,6 +134,31 @@ class Report(msgspec.Struct, kw_only=True):
             seen = f"{self.shards:,} shards (sizes and indexes alone; --level full reads every byte)"
         verdict = "sound" if self.sound else f"{len(self.faults):,} fault{'s' if len(self.faults) > 1 else ''}"
         lines.append(f"{self.url}: {verdict}: {seen} in {self.seconds:.1f} s")
-        if not self.sound:
+        if any(fault.remedy == _repair(self.url) for fault in self.faults):
             lines.append(f"`pileshard repair {self.url}` rebuilds what is damaged from the inputs, to the same bytes")
         return "\n".join(lines)
+
+
+def with_remedies(faults: Sequence[Fault], url: str, beside: Mapping[str, str]) -> list[Fault]:
+    """The faults, each with what to do about it.
+
+    Args:
+      faults: of one audit.
+      url: the dataset's root.
+      beside: path of the shard that an index describes, by the index's path.
+    """
+    damaged = {fault.path for fault in faults if fault.kind in OF_BYTES}
+
+    def remedy(fault: Fault) -> str:
+        if fault.remedy:
+            return fault.remedy
+        if fault.kind is FaultKind.INPUT:
+            return "restore it as it was when it was read, or build into a new output from what it is now"
+        repairable = fault.kind is FaultKind.REJECTED or {fault.path, beside.get(fault.path)} & damaged
+        return _repair(url) if repairable else AS_BUILT
+
+    return [msgspec.structs.replace(fault, remedy=remedy(fault)) for fault in faults]
+
+
+def _repair(url: str) -> str:
+    return f"run `pileshard repair {url}`"

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from pileshard.format.manifest import Split
+from pileshard.format.entries import Split
 
 #: Shares of the documents whose quantiles are told.
 QUANTILES = {

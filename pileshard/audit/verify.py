@@ -26,10 +26,10 @@ from pileshard.audit.items import (
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.rejected_checks import check_rejected
-from pileshard.audit.report import Fault, FaultKind, Level, Report
+from pileshard.audit.report import Fault, FaultKind, Level, Report, with_remedies
 from pileshard.audit.tallies import Sample, Tally, check_tallies
 from pileshard.errors import DatasetError, OptionError, PileshardError
-from pileshard.format.manifest import Manifest
+from pileshard.format.manifest import UPGRADE, Manifest
 from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.storage import Storage
 
@@ -163,6 +163,8 @@ class Audit:
         manifest = self._manifest()
         if manifest is not None:
             self._check(manifest, engine)
+        beside = {shard.index_path: shard.path for shard in manifest.shards} if manifest is not None else {}
+        self.report.faults = with_remedies(self.report.faults, self.report.url, beside)
         self.report.sound = not self.report.faults
         self.report.seconds = round(time.monotonic() - began, 3)
         return self.report
@@ -227,7 +229,8 @@ class Audit:
             data = Manifest.read_bytes(self.storage)
             manifest = Manifest.from_bytes(data, self.storage.url_of(MANIFEST))
         except (DatasetError, OSError) as error:
-            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=REMEDY))
+            remedy = UPGRADE if str(error).endswith(UPGRADE) else REMEDY
+            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=remedy))
             return None
         self.report.faults += check_manifest(manifest, data)
         return manifest

@@ -40,4 +40,5 @@ def check_found(root: Path, expected: Expected, level: str = "full") -> list[dic
     if expected.offset is not None:
         assert expected.offset in [fault.offset for fault in same], f"{expected} is not among {report['faults']}"
     assert all("\n" not in fault["message"] for fault in report["faults"])
+    assert all(fault.get("remedy") for fault in report["faults"])
     return report["faults"]
