@@ -16,7 +16,7 @@ from beam_jobs.engines import RUNNERS, choose_engine, warn_once
 from pileshard.errors import BuildError, MissingExtraError, OptionError
 from tests.beam_jobs.engine_builds import account, await_receipts, command, only_sentence, run, start
 from tests.built import run_build, shard_hashes, write_input
-from tests.servers.engines import NAMES, RunningEngine, kill
+from tests.servers.engines import NAMES, RunningEngine, kill, running
 
 EngineOf = Callable[[str], RunningEngine]
 
@@ -67,6 +67,25 @@ def test_a_build_that_lost_a_worker_or_its_driver_continues(
     done = run(arguments)
     assert done.returncode == 0, done.stderr
     assert shard_hashes(tmp_path / "dataset") == shard_hashes(plain)
+
+
+@pytest.mark.parametrize(("name", "server"), [("dask", "scheduler"), ("prism-loopback", "prism")])
+def test_a_server_that_dies_stops_the_build_which_another_engine_continues(
+    name: str, server: str, engine_of: EngineOf, plain: Path, tmp_path: Path
+) -> None:
+    engine_of(name)  # skips where it cannot be had
+    output = tmp_path / "dataset"
+    with running(name, tmp_path / "engine") as engine:
+        if name == "dask":
+            engine.beam_args += ("--dask_connection_timeout=5",)
+        driver = start(command(engine, output))
+        await_receipts(driver, output, 2)
+        kill(engine.processes[server].pid)
+        _, said = driver.communicate(timeout=300)
+    if driver.returncode:
+        assert "the same command again" in only_sentence(said)
+    run_build(output, run_bytes=100_000, parts_per_input=4)
+    assert shard_hashes(output) == shard_hashes(plain)
 
 
 def test_a_dataset_is_verified_and_repaired_on_an_engine_too(engine_of: EngineOf, plain: Path, tmp_path: Path) -> None:
