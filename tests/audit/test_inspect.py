@@ -10,6 +10,7 @@ import pytest
 import pileshard
 from pileshard.cli import main
 from tests.built import DEMO_INPUTS, document, run_build, write_input
+from tests.format.validating import validator
 from tests.records import documents
 
 
@@ -26,6 +27,7 @@ def test_a_document_is_found_by_input_and_line(dataset: Path, capsys: pytest.Cap
     lines = zstd.decompress(Path(DEMO_INPUTS[2]).read_bytes()).split(b"\n")
     assert main(["inspect", str(dataset), "--document", "02.jsonl.zst:7", "--json"]) == 0
     view = json.loads(capsys.readouterr().out)
+    validator("inspect-document").validate(view)
     assert view["text"] == json.loads(lines[6])["text"]
     assert view["source"] == json.loads(lines[6])["meta"]["pile_set_name"]
     assert (view["input"], view["line"]) == (2, 7)
@@ -50,6 +52,7 @@ def test_a_position_shows_its_row_piece_by_piece(dataset: Path, capsys: pytest.C
     rows = [next(iterator)[0][0].tolist() for _ in range(12)]
     held = {(number, line): ids for _, _, number, line, ids in documents(dataset)}
     for position, view in zip(positions, views, strict=True):
+        validator("inspect-row").validate(view)
         assert view["ids"][:-1] == rows[position]
         for piece in view["location"]["pieces"]:
             begin, end = piece["row_tokens"]
@@ -106,7 +109,20 @@ def test_rows_filled_in_the_middle_are_shown_as_training_sees_them(
             path=str(dataset), world_size=1, seq_len=64, batch_size=1, start=3, **options
         )
         batch = next(iterator)
+        validator("inspect-row").validate(view)
         assert view["trained_ids"] == [*batch["input_ids"][0].tolist(), int(batch["labels"][0, -1])]
         assert view["trained_ids"] != view["ids"]
         assert main(args[:-3] + args[-2:]) == 0
         assert f"--- as training sees it, filled in the middle\n{view['trained_text']}" in capsys.readouterr().out
+
+
+def test_ends_of_documents_are_drawn_in_rows(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["inspect", str(dataset), "--seq-len", "512", "--position", "0"]
+    assert main([*args, "--json"]) == 0
+    view = json.loads(capsys.readouterr().out)
+    eod = pileshard.open(str(dataset)).manifest.eod_id
+    assert view["ids"].count(eod) > 0
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    assert out.count("=== end of document") == view["ids"].count(eod)
+    assert pileshard.open(str(dataset)).manifest.eod_token not in out
