@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from beam_jobs.job import FAILURES, Job, finished
+from beam_jobs.job import Job, finished
 from pileshard.format.paths import MANIFEST
 
 _log = logging.getLogger("pileshard.build")
@@ -27,8 +27,8 @@ def arrived(job: Job, items: Sequence[Any], kind: type[Any], patience: float = L
       job: that the items belong to.
       items: of the stage.
       kind: of their receipts.
-      patience: seconds to go on looking for those that are not there, unless an item left word of a failure, or
-        another command has finished the dataset and removed them.
+      patience: seconds to go on looking for those that are not there, unless another command has finished the dataset
+        and removed them.
 
     Returns:
       The receipt of each item, or None where there is none after that time.
@@ -40,7 +40,7 @@ def arrived(job: Job, items: Sequence[Any], kind: type[Any], patience: float = L
     while True:
         done = dict(finished(storage, job.fingerprint, list(items), kind))
         missing = sum(receipt is None for receipt in done.values())
-        if not missing or time.monotonic() + pause > end or storage.files(FAILURES) or storage.exists(MANIFEST):
+        if not missing or time.monotonic() + pause > end or storage.exists(MANIFEST):
             return done
         if not told and pause > 1:
             told = True
