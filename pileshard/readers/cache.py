@@ -76,9 +76,7 @@ class BlockCache:
         self._warned = False
         self._resting_until = 0.0
 
-    def read(
-        self, sha256: str, size: int, begin: int, end: int, fetch: Callable[[int, int], bytes], *, fresh: bool = False
-    ) -> bytes:
+    def read(self, sha256: str, size: int, begin: int, end: int, fetch: Callable[[int, int], bytes]) -> bytes:
         """Bytes [begin, end) of a file.
 
         Args:
@@ -87,13 +85,12 @@ class BlockCache:
           begin: first byte.
           end: byte after the last; at most the size.
           fetch: gets bytes [a, b) from the remote storage, all of them; called for runs of missing blocks.
-          fresh: fetch blocks that are there too, and replace them.
         """
         if begin >= end:
             return b""
         first, last = begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)
         blocks: dict[int, bytes | memoryview] = {}
-        for number in range(first, last if not fresh else first):
+        for number in range(first, last):
             found = self._load(sha256, number, min(BLOCK_BYTES, size - number * BLOCK_BYTES))
             if found is not None:
                 blocks[number] = found
@@ -115,6 +112,12 @@ class BlockCache:
             return bytes(blocks[first][skip : skip + end - begin])
         joined = b"".join(blocks[number] for number in range(first, last))
         return joined[skip : skip + end - begin]
+
+    def forget(self, sha256: str, begin: int, end: int) -> None:
+        """Removes the blocks that hold bytes [begin, end) of a file, so that they are fetched again."""
+        for number in range(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
+            with contextlib.suppress(OSError):
+                os.unlink("/".join(self._path(sha256, number)))
 
     def _path(self, sha256: str, block: int) -> tuple[str, str]:
         """Folder and file of a block."""

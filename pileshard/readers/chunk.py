@@ -32,7 +32,7 @@ from pileshard.readers.cache import BlockCache
 from pileshard.readers.checks import AFTER, BEFORE, sound
 from pileshard.readers.left_out import LeftOut
 from pileshard.readers.open_shards import OPEN_SHARDS, IndexHashes, OpenShard, OpenShards, cut_off
-from pileshard.readers.pieces import copy_pieces, locate_pieces
+from pileshard.readers.pieces import close_up, copy_pieces, few, locate_pieces
 from pileshard.readers.remote_shards import RemoteShards
 from pileshard.readers.salvage import Entries, Loss, Ranges, salvage
 
@@ -154,13 +154,15 @@ class ShardReader:
             return self._far().keys(shard)
         return np.asarray(self._open.get(shard).index.keys[:-1])
 
-    def read(self, shard: int, first: int, out: npt.NDArray[Any]) -> Ranges:
+    def read(self, shard: int, first: int, out: npt.NDArray[Any], room: npt.NDArray[np.uint8] | None = None) -> Ranges:
         """Fills an array with a shard's tokens from `first` on.
 
         Args:
           shard: its number in the list.
           first: number of the first token in the shard.
           out: contiguous, of the tokens' dtype, [tokens wanted].
+          room: the memory of `out` and some behind it that may be written to: records that fit are read to there and
+            closed up, which saves a copy from elsewhere.
 
         Returns:
           What is lost to damage, if that is left out: (begin, end) of the shard's tokens each. There `out` holds
@@ -173,14 +175,14 @@ class ShardReader:
         if not len(out):
             return []
         try:
-            self._read(shard, first, out)
+            self._read(shard, first, out, room)
             self._check_ids(shard, first, out)
         except (DamageError, OSError):
             where = self.storage.url_of(self._shards[shard].path)
             return attempts(lambda: self._look_again(shard, first, out), lambda: where, self.storage.retry)
         return []
 
-    def _read(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
+    def _read(self, shard: int, first: int, out: npt.NDArray[Any], room: npt.NDArray[np.uint8] | None) -> None:
         if not self.is_local:
             self._far().read(shard, first, out)
             return
@@ -198,11 +200,17 @@ class ShardReader:
                 copy_pieces(memory, starts - begin, ends - begin, out)
             return
         begin, size = int(offsets[0]), int(offsets[-1] - offsets[0])
-        memory = self._memory(BEFORE + size + AFTER)
+        needed = BEFORE + size + AFTER
+        in_place = room is not None and needed <= len(room) and few(len(starts), len(out))
+        memory = room[:needed] if in_place and room is not None else self._memory(needed)
         self._fill(opened, begin, memory[BEFORE : BEFORE + size])
         if not sound(memory, offsets, (tokens[1:] - tokens[:-1]) * self.dtype.itemsize):
             raise self._damage(opened.entry, "damaged: the bytes of records are not those that were written", begin)
-        copy_pieces(memory, starts - (begin - BEFORE), ends - (begin - BEFORE), out)
+        starts, ends = starts - (begin - BEFORE), ends - (begin - BEFORE)
+        if in_place:
+            close_up(memory, starts, ends)
+        else:
+            copy_pieces(memory, starts, ends, out)
 
     def _check_ids(self, shard: int, first: int, out: npt.NDArray[Any]) -> None:
         """No id may leave the model's embedding; this costs a hundredth of the read."""

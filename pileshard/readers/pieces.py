@@ -45,9 +45,22 @@ def locate_pieces(tokens: I64, offsets: I64, first: int, end: int, item: int, si
     return starts, ends
 
 
+def few(pieces: int, tokens: int) -> bool:
+    """Whether pieces are so long that each is copied by itself."""
+    return pieces * _GATHER_BELOW < tokens
+
+
+def close_up(memory: npt.NDArray[np.uint8], starts: I64, ends: I64) -> None:
+    """Moves pieces of memory together to its begin; each stands behind where it goes."""
+    data, at = memory.data, 0
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        data[at : at + end - start] = data[start:end]
+        at += end - start
+
+
 def copy_pieces(raw: npt.NDArray[np.uint8], starts: I64, ends: I64, out: npt.NDArray[Any]) -> None:
     """Copies pieces of bytes together into tokens; out: contiguous, of just their size."""
-    if len(starts) * _GATHER_BELOW < len(out):
+    if few(len(starts), len(out)):
         # Copied straight to their place: large temporaries cost more in page faults than the copy itself.
         pieces = [raw[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
         np.concatenate(pieces, out=out.view(np.uint8))

@@ -183,16 +183,16 @@ class _Source:
 
     def look_again(self, shard: int, first: int, count: int) -> Found:
         entry = self.shards[shard]
-        self._indexes.forget(shard)
-        span = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, first + count, fetch), fresh=True)
+        self.refresh(shard)
+        span = self.ask(shard, lambda indexes, fetch: indexes.span(shard, first, first + count, fetch))
         entries = Entries(*span)
         offsets = entries.offsets
         begin, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
         begin, end = max(0, begin), min(end, entry.size)
         data = self._fetch(entry.path, entry.size, begin, end, short=True)
-        if self._cache is not None and len(data) == end - begin:
-            # What was kept of it may be what was wrong.
-            self._bytes(entry.path, entry.sha256, entry.size, begin, end, fresh=True)
+        if self._cache is not None:
+            # What is kept of it may be what was wrong.
+            self._cache.forget(entry.sha256, begin, end)
 
         def read(low: int, high: int) -> bytes:
             return data[low - begin : high - begin]
@@ -203,20 +203,19 @@ class _Source:
         self._indexes.forget(shard)
         if self._cache is not None:
             entry = self.shards[shard]
-            self._bytes(entry.index_path, entry.index_sha256, entry.index_size, 0, entry.index_size, fresh=True)
+            self._cache.forget(entry.index_sha256, 0, entry.index_size)
 
     def ask(
         self,
         shard: int,
         question: Callable[[RemoteIndexes, FetchIndex], T],
         stopped: _Wait | None = None,
-        fresh: bool = False,
     ) -> T:
         """What the index of a shard tells."""
         entry = self.shards[shard]
 
         def index_bytes(entry: ShardEntry, begin: int, end: int) -> bytes:
-            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped, fresh)
+            return self._bytes(entry.index_path, entry.index_sha256, entry.index_size, begin, end, stopped)
 
         if entry.index_size != HEADER_BYTES + 32 * (entry.records + 1):
             raise self._damage(entry.index_path, "damaged: has no size that fits its records")
@@ -236,14 +235,13 @@ class _Source:
         begin: int,
         end: int,
         stopped: _Wait | None = None,
-        fresh: bool = False,
     ) -> bytes:
         def fetch(begin: int, end: int) -> bytes:
             return self._fetch(path, size, begin, end, stopped)
 
         if self._cache is None:
             return fetch(begin, end)
-        return self._cache.read(sha256, size, begin, end, fetch, fresh=fresh)
+        return self._cache.read(sha256, size, begin, end, fetch)
 
     def _fetch(
         self, path: str, size: int, begin: int, end: int, stopped: _Wait | None = None, short: bool = False

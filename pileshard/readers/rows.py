@@ -134,7 +134,8 @@ class RowReader:
         self.words = plan.seq_len + 1 if packed is None else packed.words
         self._step = plan.seq_len if packed is None else packed.words
         chunk_words = (plan.chunk_samples - 1) * self._step + self.words
-        self._buffer = np.empty((buffered, chunk_words), dtype=shards.dtype)
+        # One more, which is never read: `_room` of the last slot.
+        self._buffer = np.empty((buffered + 1 if buffered else 0, chunk_words), dtype=shards.dtype)[:buffered]
         item = shards.dtype.itemsize
         self._samples = np.lib.stride_tricks.as_strided(
             self._buffer,
@@ -341,11 +342,19 @@ class RowReader:
             for slot, skip, shard, token in zip(
                 new.tolist(), skipped.tolist(), shards.tolist(), (tokens + skipped).tolist(), strict=True
             ):
-                ranges = self._shards.read(shard, token, self._buffer[slot, skip:])
+                room = None if share.loaded[slot + 1 : slot + 2].any() else self._room(slot, skip)
+                ranges = self._shards.read(shard, token, self._buffer[slot, skip:], room)
                 if ranges:
                     gone = lost_rows(ranges, token - skip, self.plan.chunk_samples, self._step)
                     self._lost_of(share)[slot] = gone
         share.loaded[new] = True
+
+    def _room(self, slot: int, skip: int) -> npt.NDArray[np.uint8]:
+        """Memory of a slot from some word on, and of the slot after it."""
+        words = self._buffer.shape[1]
+        base = self._buffer.base
+        assert base is not None
+        return base.reshape(-1)[slot * words + skip : (slot + 2) * words].view(np.uint8)
 
     def _lost_of(self, share: _Share) -> npt.NDArray[np.bool_]:
         if share.lost is None:

@@ -24,7 +24,7 @@ class Damaged:
       url: of the copy.
       tokens: by shard (its number in the manifest), which of its tokens are lost.
       files: by shard, the file at fault and the offset an error may name; None: any.
-      index_at_fault: shards whose index has wrong entries, where packed rows may be lost that touch no lost token.
+      index_at_fault: shards whose index is not as it was, where packed rows may be lost that touch no lost token.
       useless: shards whose index cannot be used at all, so that rows without a token are lost with the others.
       flipped: bits that are flipped: file, byte and bit.
     """
@@ -95,14 +95,14 @@ def _damage_one(
     elif kind == "index" and index.exists() and index.stat().st_size == entry.index_size:
         row, record = draw(4), draw(entry.records + 1)
         _flip(found, index, HEADER_BYTES + 8 * (row * (entry.records + 1) + record) + draw(8), draw(8))
+        found.index_at_fault.add(number)
         if row < 2:
             if record == entry.records:  # a total
                 lost[:] = True
                 found.useless.add(number)
             lost[tokens[max(0, record - 1)] : tokens[min(record + 1, entry.records)]] = True
-            found.index_at_fault.add(number)
             files.append((entry.index_path, None))
-    elif kind == "index cut" and index.exists():
+    elif kind == "index cut" and index.exists() and index.stat().st_size:
         with open(index, "rb+") as file:
             file.truncate(draw(index.stat().st_size))
         lost[:] = True

@@ -141,7 +141,7 @@ def draws(data: st.DataObject) -> Any:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_exactly_the_damaged_rows_are_left_out_on_every_rank(
     made: Made, tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject
 ) -> None:
@@ -155,7 +155,7 @@ def test_exactly_the_damaged_rows_are_left_out_on_every_rank(
     with pytest.MonkeyPatch.context() as patch:
         if data.draw(st.booleans()):
             patch.setattr("pileshard.readers.rows.CHUNK_TOKENS", 1)
-        worlds = [1, data.draw(st.sampled_from([2, 3, 4, 8] if form == "best_fit" else [2, 3, 5, 7, 12, 31]))]
+        worlds = [1, data.draw(st.sampled_from([2, 3, 4] if form == "best_fit" else [2, 3, 5, 11]))]
         found: list[Rows] = []
         for world in worlds:
             batch = data.draw(st.integers(1, 9))

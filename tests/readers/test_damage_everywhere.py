@@ -196,7 +196,7 @@ def upload(url: str, name: str) -> str:
 
 @pytest.mark.parametrize("cached", [False, True])
 @given(data=st.data())
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_remote_readers_leave_out_the_same(
     made: Made, tmp_path_factory: pytest.TempPathFactory, cached: bool, data: st.DataObject
 ) -> None:
@@ -226,6 +226,16 @@ def test_remote_readers_leave_out_the_same(
             for step, (one, other) in enumerate(zip(there, sound, strict=True)):
                 kept = [n for n, p in enumerate(remote.schedule.positions(step).tolist()) if p not in lost]
                 assert all(np.array_equal(a[kept], b[kept]) for a, b in zip(one, other, strict=True))
+
+
+def test_sound_rows_of_a_shard_that_is_cut_off_are_read_through_a_cache(made: Made, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    shutil.copytree(made.url, target)
+    os.truncate(target / made.manifest.shards[1].path, 228)  # within the first block that a cache keeps
+    here, local = batches(str(target), on_damage="skip")
+    there, remote = batches(upload(str(target), "cut"), on_damage="skip", cache_dir=tmp_path / "cache")
+    assert remote.left_out.positions.tolist() == local.left_out.positions.tolist()
+    assert same(there, here)
 
 
 @forms

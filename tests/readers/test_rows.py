@@ -81,7 +81,7 @@ def test_each_chunk_is_read_once_where_ranks_divide_the_slots(made: Made, monkey
         shards = plan.reader()
         read = shards.read
         monkeypatch.setattr(
-            shards, "read", lambda s, f, out, read=read: reads.append((s, f)) or read(s, f, out), raising=True
+            shards, "read", lambda s, f, *to, read=read: reads.append((s, f)) or read(s, f, *to), raising=True
         )
         reader = RowReader(plan, shards, rank=rank, world_size=4, resident=False)
         out = np.empty((rows // 4, 9), dtype=np.uint16)

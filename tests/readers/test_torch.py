@@ -131,9 +131,9 @@ def test_workers_share_no_chunk_where_they_divide_the_slots(tmp_path: Path, monk
     reads: list[tuple[int, int]] = []
     shard_reads = type(plan.reader()).read
 
-    def counted(self: Any, shard: int, first: int, out: np.ndarray) -> None:
+    def counted(self: Any, shard: int, first: int, *to: Any) -> Any:
         reads.append((shard, first))
-        shard_reads(self, shard, first, out)
+        return shard_reads(self, shard, first, *to)
 
     monkeypatch.setattr("pileshard.readers.chunk.ShardReader.read", counted)
     for worker in range(3):
