@@ -7,7 +7,7 @@ DEMO   := .demo
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-cluster faults lint format bench schemas golden clean
+.PHONY: help demo test test-slow test-cluster test-faults faults lint format bench schemas golden clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ test-cluster: $(VENV)/.test ## three hosts as namespaces: kill hosts, drivers an
 
 faults: $(VENV)/.test ## inject each kind of fault; a table of what verify detects and repair mends
 	$(BIN)/python tests/audit/fault_table.py
+
+test-faults: $(VENV)/.test ## let each kind of storage fault hit builds at random operations; a table of how they end
+	$(BIN)/python -m tests.cluster.storage_faults
 
 lint: $(VENV)/.test ## ruff and mypy
 	$(BIN)/ruff check .
