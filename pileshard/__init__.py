@@ -6,6 +6,9 @@
     open(path)                             a Corpus: manifest, sources, tokens, and plan(seed, ...), the order itself
     verify(path, level="full")             a Report: the dataset proved from its bytes, or every fault named
 
+A reader never gives a wrong token: it compares every record with its checksum, and stops at damage with a `DamageError`
+that names file, offset and the command that repairs it, or with on_damage="skip" leaves out the rows that touch it.
+
 Nothing heavy is imported before it is used; only `dataset` needs TensorFlow, and only `torch_dataset` PyTorch.
 """
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pileshard.audit.verify import verify
     from pileshard.corpus import Corpus
     from pileshard.corpus import open_corpus as open
+    from pileshard.format.damage import DamageError
     from pileshard.order.topology import Topology
     from pileshard.readers.numpy_reader import numpy_dataset
     from pileshard.readers.tf_reader import dataset
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 # Public name: the module and the name it has there.
 _LAZY = {
     "Corpus": ("pileshard.corpus", "Corpus"),
+    "DamageError": ("pileshard.format.damage", "DamageError"),
     "Topology": ("pileshard.order.topology", "Topology"),
     "dataset": ("pileshard.readers.tf_reader", "dataset"),
     "numpy_dataset": ("pileshard.readers.numpy_reader", "numpy_dataset"),
@@ -48,6 +53,7 @@ _LAZY = {
 __all__ = [
     "BuildError",
     "Corpus",
+    "DamageError",
     "DatasetError",
     "InputError",
     "MissingExtraError",

@@ -1,6 +1,11 @@
 """Readers that execute the order of `pileshard.order`: numpy, `tf.data` and PyTorch, sample for sample the same.
 
-chunk          tokens [a, b) of a shard: one range read, framing dropped
+chunk          tokens [a, b) of a shard: one range read, records checked, framing dropped
+open_shards    files that are open, a few at a time
+checks         whether records are as they were written, all those of a range at once
+salvage        what can be had of a range where something is damaged
+left_out       what is left out because of damage, counted and logged
+relief         what stands in for it
 pieces         where tokens lie between frames, and how they are copied together
 remote_shards  the same from remote storage: index blocks, read-ahead, retries
 remote_index   what a read needs of remote indexes

@@ -1,4 +1,24 @@
-"""What a reader with on_damage="skip" leaves out: positions and places, counted and logged."""
+"""What a reader with on_damage="skip" leaves out: positions and places, counted and logged.
+
+A row is left out if it touches a record that is not as it was written (by its checksum, its length and what the index
+says of it), an id outside the vocabulary, or bytes that are not there. Every other row is what it always was. Positions
+keep their meaning, so every rank makes the same steps without a word to the others, and `start`, `skip` and saved
+states are as without damage. In the place of a row that is left out stands
+
+    where documents are told apart      an empty row: end-of-document ids, segment 0 and a loss mask of 0
+    in a pair (inputs, labels)          a sound row of the same chunk, which has no mask to be emptied by (`relief`)
+
+Wrong entries of an index cost the records that they are between, and with packing="best_fit" all rows of the chunks
+that touch these, since these rows depend on each other. An index that is missing or of another size costs the rows of
+its shard. A remote reader looks at no more of an index than it needs, and so may lose fewer or more rows of that shard.
+
+Nothing is taken for damage that was not read twice, the second time from files opened anew and past every cache: so a
+shard that was repaired meanwhile is read on, and what a network garbled is fetched again. What cannot be read for
+other reasons (a network, a failing disk, a permission, a dataset that is gone) is raised, never left out.
+
+One limit: where ranks read best_fit rows one by one (`rows`), only records of the row itself are compared. A damaged
+index may then pack sound documents otherwise than a sound one would.
+"""
 
 from __future__ import annotations
 

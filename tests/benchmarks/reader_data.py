@@ -82,11 +82,11 @@ def write_manifest(storage: Storage, shards: list[ShardEntry]) -> None:
     storage.write_bytes(MANIFEST, manifest.to_bytes())
 
 
-def make(root: Path, shards: int, tokens: int) -> None:
-    """A dataset of different shards."""
+def make(root: Path, shards: int, tokens: int, mean: int = MEAN_DOCUMENT) -> None:
+    """A dataset of different shards, and of documents of a mean length."""
     storage = Storage(str(root))
     paths = [shard_path("made", "train", number, shards) for number in range(shards)]
-    write_manifest(storage, [write_shard(storage, path, tokens, seed) for seed, path in enumerate(paths)])
+    write_manifest(storage, [write_shard(storage, path, tokens, seed, mean) for seed, path in enumerate(paths)])
 
 
 def make_linked(root: Path, shards: int, tokens: int) -> None:

@@ -1,15 +1,16 @@
 """How fast the readers are, beside what the machine can do at all.
 
-    taskset -c 0 python -m tests.benchmarks.reader_speed [--tokens 300000000]
+    taskset -c 0 python -m tests.benchmarks.reader_speed [--tokens 300000000] [--mean 1500]
 
-Makes its own dataset of uint16 tokens (documents of the Pile's mean length, 3 shards) in a temporary directory, whose
-pages are warm, and reads batches of 8 x 2048. Each figure is M tokens/s; both by the clock and by the process's own CPU
+Makes its own dataset of uint16 tokens (documents of the Pile's mean length or another, 3 shards) in a temporary
+directory, whose pages are warm, and reads batches of 8 x 2048. Each figure is M tokens/s; both by the clock and by the process's own CPU
 time, which a busy machine disturbs less. Pin it to one core when comparing: threads on two hand work to each other.
 
     shard bytes            the shards' files read from front to back in pieces of 1 MB
     memmap gather          the same rows out of one flat token file by np.memmap, into fresh int32 arrays as the numpy
                            reader gives them: this needs a corpus in a flat file, and no order but a list of rows
     numpy reader           pileshard.numpy_dataset
+    without checksums      the same with checksums=False
     TensorFlow's floor     a constant pair of int32 batches, repeated: what a pipeline costs that does nothing
     tf reader              pileshard.dataset
 """
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import pileshard
-from tests.benchmarks.reader_data import make
+from tests.benchmarks.reader_data import MEAN_DOCUMENT, make
 
 BATCH, SEQ_LEN = 8, 2048
 TOKENS = BATCH * SEQ_LEN
@@ -114,11 +115,12 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=300_000_000)
+    parser.add_argument("--mean", type=int, default=MEAN_DOCUMENT, help="tokens of a document")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        make(root, 3, options.tokens // 3)
+        make(root, 3, options.tokens // 3, options.mean)
         plan = pileshard.open(root).plan()
         print(plan.describe())
         flat = root / "flat.bin"
@@ -130,6 +132,7 @@ def main() -> None:
             "shard bytes": shard_bytes(root),
             "memmap gather": rate(memmap_gather(flat, options.tokens)),
             "numpy reader": rate(pileshard.numpy_dataset(**arguments)),
+            "numpy reader, without checksums": rate(pileshard.numpy_dataset(**arguments, checksums=False)),
         }
         names = ("in tf.function", "eager")
         for what, made in (("TensorFlow's floor", floor), ("tf reader", lambda: pileshard.dataset(**arguments))):
@@ -140,6 +143,7 @@ def main() -> None:
         print(f"{name:36}{wall:8,.0f}{cpu:8,.0f}")
     print()
     ratios = [("numpy reader", "memmap gather"), ("numpy reader", "shard bytes")]
+    ratios.append(("numpy reader", "numpy reader, without checksums"))
     ratios += [(f"tf reader, {name}", f"TensorFlow's floor, {name}") for name in names]
     for one, other in ratios:
         wall, cpu = (a / b for a, b in zip(results[one], results[other], strict=True))

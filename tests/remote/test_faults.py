@@ -57,6 +57,20 @@ def test_fault_that_lasts_is_one_sentence(s3: Store, on_s3: str, proxy: Proxy, f
         next(rows)
 
 
+def test_faults_are_not_taken_for_damage(s3: Store, made: Made, on_s3: str, proxy: Proxy) -> None:
+    options = {"storage_options": s3.options(proxy.port), "on_damage": "skip", **OPTIONS}
+    rows = pileshard.numpy_dataset(0, path=on_s3, **options)
+    proxy.plan(1, share=0.4)
+    for wanted in batches(made.url, count=40):
+        np.testing.assert_array_equal(next(rows)[0], wanted[:, :-1])
+    assert proxy.injected.total() >= 20
+    proxy.fault = lambda method, path, ranged: "503" if ranged else ""
+    with pytest.raises(DatasetError, match="cannot be read after 8 attempts"):
+        next(pileshard.numpy_dataset(0, path=on_s3, **options))
+    assert rows.left_out.rows == 0
+    assert not rows.left_out.places
+
+
 def test_error_surfaces_at_the_row_that_needs_it(s3: Store, made: Made, on_s3: str, proxy: Proxy) -> None:
     options = {**OPTIONS, "slots": 4}
     wanted = batches(made.url, **options)
