@@ -3,8 +3,9 @@
     taskset -c 0 python -m tests.benchmarks.reader_speed [--tokens 300000000] [--mean 1500]
 
 Makes its own dataset of uint16 tokens (documents of the Pile's mean length or another, 3 shards) in a temporary
-directory, whose pages are warm, and reads batches of 8 x 2048. Each figure is M tokens/s; both by the clock and by the process's own CPU
-time, which a busy machine disturbs less. Pin it to one core when comparing: threads on two hand work to each other.
+directory, whose pages are warm, and reads batches of 8 x 2048. Each figure is M tokens/s; both by the clock and by the
+process's own CPU time, which a busy machine disturbs less. Pin it to one core when comparing: threads on two hand work
+to each other.
 
     shard bytes            the shards' files read from front to back in pieces of 1 MB
     memmap gather          the same rows out of one flat token file by np.memmap, into fresh int32 arrays as the numpy
