@@ -16,6 +16,8 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     memory.py           what a worker may hold, and how an item keeps to it
     lent_tokenizers.py  tokenizers of a process, each lent to one thread at a time
     tokenize_stage.py   an input -> runs
+    rejected_writer.py  an item's rejected lines -> a file
+    key_ranges.py       which documents a repair is about
     shard_plan.py       receipts -> key ranges of shards
     gather_plan.py      runs of a large corpus in batches, for a shard to read from fewer
     gather_stage.py     a batch of runs -> runs of fewer keys each

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,16 +14,17 @@ import numpy as np
 
 from beam_jobs.job import (
     JOB_TOKENIZER,
-    REJECTED_PARTS,
     Job,
     RunEntry,
     TokenizeItem,
     TokenizeReceipt,
     check_not_overtaken,
 )
+from beam_jobs.key_ranges import places_within
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.memory import cache_bytes, is_tight
 from beam_jobs.progress import Heartbeat
+from beam_jobs.rejected_writer import RejectedWriter
 from beam_jobs.runs import RunBuffer, run_prefix
 from pileshard.errors import BuildError, InputError
 from pileshard.format.identity import (
@@ -43,7 +43,6 @@ from pileshard.ingest.parts import PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
 from pileshard.tokenize.memory import release_free_memory
 
-_REJECTED_IN_MEMORY = 4 << 20
 _LEAST_RUN_BYTES = 8 << 20  # short of memory or not, runs are not smaller
 
 
@@ -123,7 +122,7 @@ class _Pass:
         with (
             Heartbeat(self.storage, item.name, job.beat_seconds) as heartbeat,
             contextlib.closing(_open_input(job, entry.url, self.storage)) as raw,
-            _RejectedWriter(self.storage, item) as rejected,
+            RejectedWriter(self.storage, item) as rejected,
         ):
 
             def on_bytes(chunk: bytes) -> None:
@@ -202,7 +201,7 @@ class _Pass:
     def _run_prefix(self) -> str:
         return run_prefix(self.job.fingerprint, self.item.name)
 
-    def _take(self, parsed: ParsedBlock, buffer: RunBuffer, rejected: _RejectedWriter, offsets: list[int]) -> None:
+    def _take(self, parsed: ParsedBlock, buffer: RunBuffer, rejected: RejectedWriter, offsets: list[int]) -> None:
         """Tokenizes the documents of a block and puts them into the buffer.
 
         Args:
@@ -232,7 +231,8 @@ class _Pass:
         keys, twins = self._keys(texts, numbers)
         splits = self._splits(texts)
         if self.job.only is not None:
-            kept = self._kept(sources, splits, keys)
+            options = self.job.record.options
+            kept = places_within(self.job.only, sources, splits, keys, options.dedup == "exact")
             if not kept:
                 return
             texts, sources, splits = [texts[at] for at in kept], [sources[at] for at in kept], splits[kept]
@@ -263,27 +263,6 @@ class _Pass:
         for at in np.flatnonzero(held_out).tolist():
             groups[at] = buffer.group_number(sources[at], "validation")
         return groups
-
-    def _kept(self, sources: list[str], held_out: np.ndarray[Any, Any], keys: U64) -> list[int]:
-        """Places of the documents that the job is about, and of those that tell which of them are duplicates."""
-        if self.job.record.options.dedup == "exact":
-            sources = [""] * len(sources)  # a text may have come before in any source
-        spans: dict[tuple[str, bool], list[tuple[int, int]]] = {}
-        for span in self.job.only or ():
-            source = "" if self.job.record.options.dedup == "exact" else span.source
-            group = (source, span.split == "validation")
-            spans.setdefault(group, []).append((span.key_first, span.key_last))
-        places: dict[tuple[str, bool], list[int]] = {}
-        for at, group in enumerate(zip(sources, held_out.tolist(), strict=True)):
-            if group in spans:
-                places.setdefault(group, []).append(at)
-        kept: list[int] = []
-        for group, mine in places.items():
-            bounds = np.array(_united(spans[group]), dtype=np.uint64)
-            number = np.searchsorted(bounds[:, 0], keys[mine], "right") - 1
-            within = (number >= 0) & (keys[mine] <= bounds[number, 1])
-            kept += np.array(mine)[within].tolist()
-        return sorted(kept)
 
     def _refuse_special(
         self, texts: list[bytes], sources: list[str], lines: list[int], offsets: list[int]
@@ -320,59 +299,8 @@ class _Pass:
             )
 
 
-def _united(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of keys in order, those that overlap made one."""
-    united: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if united and first <= united[-1][1]:
-            united[-1] = (united[-1][0], max(last, united[-1][1]))
-        else:
-            united.append((first, last))
-    return united
-
-
 def _open_input(job: Job, url: str, storage: Storage) -> WholeFile:
     try:
         return open_url(url, job.storage_options, retry=job.retry, retries=storage.retries)
     except FileNotFoundError as error:
         raise InputError(url, 0, "the input is not there") from error
-
-
-class _RejectedWriter:
-    """Rejected lines of one item, in memory or a file of this machine until they are all there.
-
-    Args:
-      storage: where their file goes; it is there only if there are any.
-      item: whose lines they are.
-    """
-
-    def __init__(self, storage: Storage, item: TokenizeItem) -> None:
-        self.path = f"{REJECTED_PARTS}/{item.name}.jsonl"
-        self._storage = storage
-        self._lines = tempfile.SpooledTemporaryFile(_REJECTED_IN_MEMORY)  # noqa: SIM115
-
-    def __enter__(self) -> _RejectedWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._lines.close()
-
-    def write(self, rejection: Rejection) -> None:
-        record = {
-            "line": rejection.line,
-            "reason": rejection.reason.value,
-            "offset": rejection.offset,
-            "detail": rejection.detail,
-            "excerpt": rejection.excerpt,
-        }
-        self._lines.write(msgspec.json.encode(record) + b"\n")
-
-    def publish(self) -> None:
-        """Writes the file."""
-        if self._lines.tell():
-            self._storage.publish(self.path, self._copy)
-
-    def _copy(self, file: BinaryIO) -> None:
-        self._lines.seek(0)
-        while block := self._lines.read(_REJECTED_IN_MEMORY):
-            file.write(block)
