@@ -165,7 +165,8 @@ class Watch:
         present = set(self.storage.files(RECEIPTS))
         self._done |= {item.name for item in self.stage.items if item.receipt in present}
         if self.receipts:
-            self._read_receipts([i.receipt for i in self.stage.items if i.receipt in present - self._read])
+            unread = present - self._read
+            self._read_receipts([item.receipt for item in self.stage.items if item.receipt in unread])
         found = beats_by_path(self.storage)
         ages = {} if self._looks else self._ages(list(found))
         beats = {path: b for path, b in found.items() if b.item in sizes and b.item not in self._done}

@@ -154,3 +154,21 @@ def test_a_new_stage_forgets_the_heartbeats_of_commands_that_were_killed(tmp_pat
     path = beat(storage, "merge-0", 10)
     with Monitor(storage, "merge", "f", []):
         assert path not in storage.files("_build/progress")
+
+
+def test_each_receipt_is_read_once_and_not_too_many_at_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(str(tmp_path))
+    monkeypatch.setattr("beam_jobs.watch._RECEIPTS_A_LOOK", 3)
+    reads: list[str] = []
+    read_bytes = Storage.read_bytes
+
+    def counted(self: Storage, path: str) -> bytes:
+        reads.append(path)
+        return read_bytes(self, path)
+
+    monkeypatch.setattr(Storage, "read_bytes", counted)
+    watch = begin(storage)
+    for name in NAMES:
+        finish(storage, name, 10)
+    assert [watch.look(float(at)).documents for at in range(4)] == [30, 40, 40, 40]
+    assert len(reads) == len(set(reads)) == 4
