@@ -31,6 +31,7 @@ from beam_jobs.job import (
 )
 from beam_jobs.leftovers import find_leftovers, remove_quietly
 from beam_jobs.parts import PARTS, joined
+from beam_jobs.reads import side_by_side
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.identity import hex64
 from pileshard.format.manifest import InputEntry, Manifest, ShardEntry, SourceEntry
@@ -115,15 +116,19 @@ def check_rejected(inputs: list[InputEntry], limit: float, storage: Storage) -> 
 
 def write_rejected(storage: Storage, receipts: list[TokenizeReceipt], inputs: list[InputEntry]) -> list[InputEntry]:
     """Writes each input's rejected lines in line order, from its parts; returns the inputs with the files' hashes."""
-    entries = []
-    for number, entry in enumerate(inputs):
+    paths: dict[int, list[str]] = defaultdict(list)
+    for receipt in receipts:
+        if receipt.rejected_path is not None:
+            paths[receipt.item.input].append(receipt.rejected_path)
+
+    def written(numbered: tuple[int, InputEntry]) -> InputEntry:
+        number, entry = numbered
         if entry.rejected_path is None:
-            entries.append(entry)
-            continue
-        paths = [r.rejected_path for r in receipts if r.item.input == number and r.rejected_path is not None]
-        digest = storage.publish(entry.rejected_path, partial(_merge_rejected, storage, entry.url, paths))
-        entries.append(msgspec.structs.replace(entry, rejected_sha256=digest.hexdigest()))
-    return entries
+            return entry
+        digest = storage.publish(entry.rejected_path, partial(_merge_rejected, storage, entry.url, paths[number]))
+        return msgspec.structs.replace(entry, rejected_sha256=digest.hexdigest())
+
+    return list(side_by_side(written, enumerate(inputs)))
 
 
 def _merge_rejected(storage: Storage, url: str, paths: list[str], file: BinaryIO) -> hashlib._Hash:

@@ -146,7 +146,7 @@ def make_forecast(job: Job, options: BuildOptions, tokenizer_bytes: bytes, token
         worker_bytes=options.worker_memory,
         bytes_per_second=round(sample.rate),
         seconds_least=round(tokenize / 1.3 + fast, 1),
-        seconds_most=round(1.5 * tokenize + slow + _START_SECONDS, 1),
+        seconds_most=round(2 * tokenize + slow + _START_SECONDS, 1),
         reads=reads,
         writes=writes,
     )
