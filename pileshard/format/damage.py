@@ -17,7 +17,8 @@ class DamageError(DatasetError):
       offset: in the file, where the fault was met: of a record, its first byte; None where it is the file as a whole.
     """
 
-    def __init__(self, url: str, fault: str, root: str, offset: int | None = None) -> None:
+    def __init__(self, url: str, fault: str = "", root: str = "", offset: int | None = None) -> None:
+        """With the first argument alone, that is the text: PyTorch raises so again what a worker has raised."""
         self.url = url
         self.fault = fault
         self.root = root
@@ -25,7 +26,7 @@ class DamageError(DatasetError):
         super().__init__(url, fault, root, offset)
 
     def __str__(self) -> str:
-        return f"{self.place}; {remedy(self.root)}"
+        return f"{self.place}; {remedy(self.root)}" if self.fault else self.url
 
     @property
     def place(self) -> str:

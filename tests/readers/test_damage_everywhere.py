@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ def test_the_torch_reader_leaves_out_the_same(damaged: str, form: str, workers: 
     assert dataset.rows_left_out == reader.left_out.rows
     if not workers:
         assert dataset.left_out.positions.tolist() == reader.left_out.positions.tolist()
+
+
+def test_a_torch_workers_error_keeps_its_words(damaged: str, made: Made) -> None:
+    utils = pytest.importorskip("torch._utils")
+    try:
+        batches(damaged)
+    except DatasetError as error:
+        raised, wrapped = error, utils.ExceptionWrapper(where="in DataLoader worker process 0")
+    copy = pickle.loads(pickle.dumps(raised))
+    assert (str(copy), copy.url, copy.offset) == (str(raised), raised.url, raised.offset)
+    with pytest.raises(pileshard.DamageError) as caught:
+        wrapped.reraise()
+    assert str(raised) in str(caught.value)
+    assert any(f"{damaged}/{entry.path}" in str(raised) for entry in made.manifest.shards)
 
 
 def test_counts_are_of_batches_that_were_taken(damaged: str) -> None:
