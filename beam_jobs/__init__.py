@@ -31,6 +31,7 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     quiet_beam.py       Apache Beam, imported without its warnings
     engines.py          what each runner needs to be told
     engine_run.py       a pipeline on a runner; what its errors mean
+    in_turn.py          elements taken in turn by the processes of one machine
     local_runner.py     Beam's own runner on this machine; its processes are local_worker.py
     progress.py         heartbeats of items
     watch.py            what receipts and heartbeats tell of a stage, looked at again and again

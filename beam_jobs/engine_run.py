@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import socket
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,22 @@ class Engine:
             run_with_workers(lambda: self._run(apply))
         else:
             self._run(apply)
+
+    @contextlib.contextmanager
+    def dealt(self, elements: Sequence[Any], do: Any) -> Iterator[tuple[Sequence[Any], Any]]:
+        """What the pipeline is made of, so that its elements are begun in their order and no process waits for another.
+
+        Args:
+          elements: of the pipeline.
+          do: the DoFn that does them.
+        """
+        if self.name != LOCAL or self.processes == 1:
+            yield elements, do
+            return
+        from beam_jobs.in_turn import InTurn
+
+        with tempfile.TemporaryDirectory(prefix="pileshard-turns-", ignore_cleanup_errors=True) as directory:
+            yield range(self.processes), InTurn(do, elements, directory)
 
     def await_server(self) -> None:
         """Raises BuildError where the scheduler or job server does not answer in time."""

@@ -88,9 +88,10 @@ def item_transforms(pipeline: Any, name: str, elements: Sequence[Any], do: Any) 
 
 
 def run_elements(name: str, elements: Sequence[Any], do: Any, beam_args: Sequence[str], workers: int) -> None:
-    """Runs a function or DoFn over all elements to their end, or raises what the engine raises."""
+    """Runs a DoFn over all elements to their end, or raises what the engine raises."""
     engine = choose_engine(beam_args, min(workers, len(elements)))
-    engine.run(lambda pipeline: item_transforms(pipeline, name, elements, do))
+    with engine.dealt(elements, do) as (dealt, do_them):
+        engine.run(lambda pipeline: item_transforms(pipeline, name, dealt, do_them))
 
 
 def run_items(

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from beam_jobs import build as driver
 from beam_jobs import items
+from beam_jobs.in_turn import InTurn
 from beam_jobs.job import TokenizeReceipt
 from beam_jobs.parts import LEAST_TEXT, InputParts, Kind, PartsPlan, choose_counts, cut, makespan, part_cost
 from beam_jobs.work_share import at_once, stage_time
@@ -309,3 +311,18 @@ def test_shards_are_whole_files(odd, tmp_path: Path) -> None:
     assert {entry["path"]: entry["sha256"] for entry in odd[1]["shards"]} == {
         path: digest for path, digest in shard_hashes(tmp_path / "a").items() if path.endswith(".tfrecord")
     }
+
+
+class Names(beam.DoFn):
+    """Gives back its element."""
+
+    def process(self, element: str) -> list[str]:
+        return [element]
+
+
+def test_a_process_that_is_free_takes_what_a_busy_one_has_not_begun(tmp_path: Path) -> None:
+    busy, free = (InTurn(Names(), ["a", "b", "c", "d"], str(tmp_path)) for _ in range(2))
+    long = busy.process(0)
+    assert next(long) == "a"
+    assert list(free.process(1)) == ["b", "c", "d"]
+    assert list(long) == []
