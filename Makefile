@@ -59,7 +59,7 @@ schemas: $(VENV)/.test ## write the JSON Schemas anew from the code
 	$(BIN)/python -m pileshard.format.schema schemas
 
 bench: $(VENV)/.test ## measure what the README states
-	for name in build_speed parts_speed stats_speed verify_speed reader_speed reader_startup torch_speed remote_speed; do \
+	for name in build_speed parts_speed cluster_simulation planning_scale stats_speed verify_speed reader_speed reader_startup torch_speed remote_speed; do \
 	  echo "== $$name"; $(BIN)/python -m tests.benchmarks.$$name || exit 1; done
 
 clean: ## remove environments and what the demo made

@@ -159,12 +159,14 @@ def test_no_block_is_larger_than_its_share_and_a_bucket() -> None:
         assert weight <= total / 40 + 1000
 
 
-@pytest.mark.parametrize("options", [{}, {"dedup": "exact", "validation": 0.2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"dedup": "exact", "validation": 0.2}, {"temp_url": "memory://runs-to-gather"}], ids=str
+)
 def test_a_build_of_many_runs_gathers_them_and_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     inputs = [*DEMO_INPUTS]
-    if options:
+    if "dedup" in options:
         lines = [document(f"one of many texts, number {at % 40}", f"s{at % 3}") for at in range(400)]
         inputs += [write_input(tmp_path / f"{name}.jsonl.zst", lines) for name in "xy"]
     run_build(tmp_path / "plain", inputs, **options)
