@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import pileshard
 from pileshard.errors import DatasetError
+from pileshard.readers.relief import lost_rows
 from tests.readers.damaging import KINDS, Damaged, damage
 from tests.readers.made import Made, make_dataset
 
@@ -213,3 +214,46 @@ def test_damage_stops_a_reader_with_file_offset_and_command(
             assert offset is None or f"at byte {offset:,}" in text
             stopped.add(rank)
     assert stopped or not lost
+
+
+@pytest.mark.parametrize("world", [1, 3, 5])
+def test_rows_that_share_but_one_token_with_damage_are_left_out(
+    made: Made, tmp_path: Path, world: int, resident: bool
+) -> None:
+    """Records that begin, or end, where rows share a token: the last of one row is the first of the next."""
+    target = tmp_path / "copy"
+    damaged = damage(made, target, lambda below: 0, [])
+    for number, entry in enumerate(made.manifest.shards):
+        tokens, offsets = np.load(target / entry.index_path)[:2].astype(int)
+        begins = np.flatnonzero(tokens[:-1] % SEQ_LEN == 0)[1::2].tolist()
+        ends = np.flatnonzero(tokens[1:] % SEQ_LEN == 1)[1::2].tolist()
+        assert begins
+        assert ends
+        data = bytearray((target / entry.path).read_bytes())
+        for record in {*begins, *ends}:
+            data[offsets[record + 1] - 5] ^= 1
+            damaged.tokens[number][tokens[record] : tokens[record + 1]] = True
+        (target / entry.path).write_bytes(data)
+    lost = lost_positions(made, damaged, "pair")
+    assert 20 < len(lost) < 400
+    for rank in range(world):
+        rows, reader, _ = read(damaged.url, "pair", rank, world, on_damage="skip")
+        assert reader.left_out.positions.tolist() == sorted(lost & rows.keys())
+        assert_rows(made, "pair", rows, lost)
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 30)), max_size=4),
+    begin=st.integers(0, 60),
+    rows=st.integers(1, 12),
+    seq_len=st.integers(1, 9),
+)
+@settings(max_examples=300)
+def test_lost_rows_are_those_that_touch_lost_tokens(
+    ranges: list[tuple[int, int]], begin: int, rows: int, seq_len: int
+) -> None:
+    lost = {token for low, size in ranges for token in range(low, low + size)}
+    expected = [
+        not lost.isdisjoint(range(begin + row * seq_len, begin + (row + 1) * seq_len + 1)) for row in range(rows)
+    ]
+    assert lost_rows([(low, low + size) for low, size in ranges], begin, rows, seq_len).tolist() == expected
