@@ -21,7 +21,7 @@ from tests.servers.engines import NAMES, RunningEngine, kill, running
 EngineOf = Callable[[str], RunningEngine]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES[1:])  # several processes of this machine: test_build.py
 def test_the_bytes_are_the_same_on_every_engine(name: str, engine_of: EngineOf, plain: Path, tmp_path: Path) -> None:
     done = run(command(engine_of(name), tmp_path / "dataset"))
     assert done.returncode == 0, done.stderr
@@ -29,7 +29,7 @@ def test_the_bytes_are_the_same_on_every_engine(name: str, engine_of: EngineOf, 
     assert account(tmp_path / "dataset") == account(plain)
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", ["dask", "prism-loopback"])
 def test_a_damaged_input_ends_in_one_sentence(name: str, engine_of: EngineOf, tmp_path: Path) -> None:
     good = write_input(tmp_path / "good.jsonl.zst", [{"text": f"text {n}"} for n in range(50)])
     (tmp_path / "bad.jsonl.zst").write_bytes(Path(good).read_bytes()[:-10])
@@ -51,18 +51,17 @@ def test_dask_goes_on_without_a_worker_that_was_killed(engine_of: EngineOf, plai
     engine.start_worker()
 
 
-@pytest.mark.parametrize(("name", "victim"), [("prism-external", "worker"), ("prism-loopback", "driver")])
-def test_a_build_that_lost_a_worker_or_its_driver_continues(
-    name: str, victim: str, engine_of: EngineOf, plain: Path, tmp_path: Path
+def test_a_build_that_lost_its_worker_on_prism_says_so_and_continues(
+    engine_of: EngineOf, plain: Path, tmp_path: Path
 ) -> None:
-    engine = engine_of(name)
+    engine = engine_of("prism-external")
     arguments = command(engine, tmp_path / "dataset")
     driver = start(arguments)
     await_receipts(driver, tmp_path / "dataset", 2)
-    for pid in [driver.pid] if victim == "driver" else engine.workers(driver.pid):
+    for pid in engine.workers(driver.pid):
         kill(pid)
     _, said = driver.communicate(timeout=300)
-    if victim == "worker" and driver.returncode:
+    if driver.returncode:
         assert "the same command again" in only_sentence(said)
     done = run(arguments)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def portable(options: str, do: ItemFn) -> tuple[beam.Pipeline, beam_runner_api_p
     """A pipeline of one item, and the form of it that a runner is sent."""
     engine = choose_engine(options.split(), 1)
     pipeline = beam.Pipeline(runner="PortableRunner", options=engine.options)
+    shutil.rmtree(pipeline.local_tempdir)  # Beam removes it after a run, and this one is not run
     item_transforms(pipeline, "Do", [msgspec.json.encode(ITEM)], do)
     return pipeline, PortableRunner.get_proto_pipeline(pipeline, engine.options)
 
