@@ -1,18 +1,23 @@
 """Receipts of items that are done, where a shared directory tells of them late.
 
 A client of NFS or EFS may answer for as long as a minute from what it listed or looked for before, so the driver may
-miss receipts that workers on other hosts have written.
+miss receipts that workers on other hosts have written. A change of its own in a directory makes such a client ask the
+server again; where that does not help, time does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from beam_jobs.job import Job, finished
+from beam_jobs.job import RECEIPTS, Job, finished
 from pileshard.format.paths import MANIFEST
+from pileshard.format.storage import Storage
 
 _log = logging.getLogger("pileshard.build")
 
@@ -45,5 +50,14 @@ def arrived(job: Job, items: Sequence[Any], kind: type[Any], patience: float = L
         if not told and pause > 1:
             told = True
             _log.info("%d receipts of items that are done are not to be seen here yet: waiting for them", missing)
+        _change(storage)
         time.sleep(pause)
         pause = min(2 * pause, 5.0)
+
+
+def _change(storage: Storage) -> None:
+    if storage.is_local:
+        path = storage.path(f"{RECEIPTS}/look-{uuid.uuid4().hex}")
+        with contextlib.suppress(OSError):
+            os.mkdir(path)  # no file: whoever lists receipts sees none in it
+            os.rmdir(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -34,12 +35,19 @@ def test_receipts_that_are_told_of_late_are_waited_for(tmp_path: Path) -> None:
         found = [msgspec.json.decode(path.read_bytes(), type=TokenizeReceipt) for path in receipts.rglob("tokenize-*")]
         items = [receipt.item for receipt in found]
         assert len(items) == len(DEMO_INPUTS)
-        os.rename(receipts, tmp_path / "shared/away")
+        os.rename(receipts, tmp_path / "away")
+        receipts.mkdir()
         mount.set(cache=3600)
         assert arrived(job, items, TokenizeReceipt, patience=0) == dict.fromkeys(items)
-        os.rename(tmp_path / "shared/away", receipts)
-        assert arrived(job, items, TokenizeReceipt, patience=0) == dict.fromkeys(items)
-        late = threading.Timer(1, mount.set, kwargs={"cache": 0})
+        for path in (tmp_path / "away").iterdir():
+            shutil.copy(path, receipts)
+        assert arrived(job, items, TokenizeReceipt, patience=0) == dict.fromkeys(items)  # an hour old
+        assert arrived(job, items, TokenizeReceipt) == {receipt.item: receipt for receipt in found}
+
+        shutil.rmtree(receipts)
+        mount.set(cache=0)
+        late = threading.Timer(1, os.rename, (tmp_path / "away", receipts))
         late.start()
         assert arrived(job, items, TokenizeReceipt) == {receipt.item: receipt for receipt in found}
         late.join()
+        assert all(path.is_file() for path in receipts.iterdir())
