@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -67,9 +68,9 @@ def beat(storage: Storage, item: str, age: float, **more: Any) -> None:
     os.utime(storage.path(path), (written, written))
 
 
-def drive(storage: Storage, age: float = 0.0, **more: Any) -> Driver:
-    """A driver on another host that told of itself some seconds ago, by its own clock."""
-    told = msgspec.structs.replace(this_driver("build"), host="head", time=time.time() - age, running=True, **more)
+def drive(storage: Storage, **more: Any) -> Driver:
+    """A driver that runs: this process, or one on another host."""
+    told = msgspec.structs.replace(this_driver("build"), running=True, **more)
     storage.write_bytes(path_of(told), msgspec.json.encode(told))
     return told
 
@@ -126,7 +127,7 @@ def test_an_item_in_work_says_how_far_it_is_where_and_for_how_long(unfinished: S
     assert item.seconds_left == 20.0
     assert not item.silent
     shown = "\n".join(status_lines(found))
-    assert "`pileshard build` works on it on head" in shown
+    assert f"`pileshard build` works on it on {socket.gethostname()}, process {os.getpid()}" in shown
     assert "merge-1 (50% in 20 s, on node7)" in shown
     jsonschema.validate(msgspec.to_builtins(found), schema.schema("status"))
 
@@ -142,7 +143,8 @@ def test_a_worker_that_died_is_told_from_those_that_live(unfinished: Storage) ->
     assert found.stage
     silent = {item.item: item.silent for item in found.stage.working}
     assert silent == {"merge-0": True, "merge-1": False, "merge-2": False}
-    assert "1 without a sign: merge-0 (50% in 20 s, on node7, no sign of it for 90 s)" in "\n".join(status_lines(found))
+    shown = "\n".join(status_lines(found))
+    assert "1 without a sign: merge-0 (50% in 20 s, on node7, no sign of it for " in shown
 
 
 @pytest.mark.parametrize("skew", [-7200.0, 7200.0])
@@ -151,7 +153,7 @@ def test_clocks_that_differ_make_nobody_dead_or_alive(
 ) -> None:
     """The machine that looks is two hours before or behind: it waits for a sign, and sees one, or none."""
     begin(unfinished, ["merge-0", "merge-1"])
-    told = drive(unfinished)
+    told = drive(unfinished, host="head")
     beat(unfinished, "merge-0", 200)
     beat(unfinished, "merge-1", 1)
     wall, sleep = time.time, time.sleep
@@ -165,7 +167,7 @@ def test_clocks_that_differ_make_nobody_dead_or_alive(
 
     monkeypatch.setattr(time, "time", lambda: wall() + skew)
     monkeypatch.setattr(time, "sleep", work)
-    found = status(unfinished, patience=0.2)
+    found = status(unfinished, patience=60)
     assert found.state == "running"
     assert found.stage
     assert {item.item: item.silent for item in found.stage.working} == {"merge-0": True, "merge-1": False}
@@ -229,7 +231,7 @@ def test_a_driver_that_was_killed_is_missed_and_its_build_continues(tmp_path: Pa
 
 def test_a_record_that_is_none_is_named(unfinished: Storage) -> None:
     unfinished.write_bytes(JOB, b"[]")
-    with pytest.raises(BuildError, match="_build/job.json: damaged"):
+    with pytest.raises(BuildError, match=r"_build/job\.json: damaged"):
         status(unfinished)
 
 
