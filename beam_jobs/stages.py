@@ -90,7 +90,7 @@ class Stages:
         if len(todo) < len(items):
             _log.info("%s: %d of %d items were done already", stage, len(items) - len(todo), len(items))
         if todo:
-            began = time.monotonic()
+            at, began = time.time(), time.monotonic()
             with Monitor(storage, stage, job.fingerprint, sized):
                 try:
                     told = msgspec.structs.replace(job, beat_seconds=beat_seconds(self._at_once(len(todo))))
@@ -110,7 +110,7 @@ class Stages:
             seconds = time.monotonic() - began
             done = arrived(job, items, kind)
             receipts = [done[item] for item in todo if done[item] is not None]
-            self.times[stage] = stage_time(seconds, receipts, self.workers if self.workers_known else None)
+            self.times[stage] = stage_time(at, seconds, receipts, self.workers if self.workers_known else None)
         missing = [item.name for item in items if done[item] is None]
         if missing:
             messages = take_failures(storage)

@@ -16,6 +16,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
       seconds: from its begin to its end, for the driver.
+      start_seconds: from its begin to that of its first item: what the engine takes to start, as far as clocks agree.
       items: done in it, by this command.
       item_seconds: that they took together.
       longest_item: seconds of the longest.
@@ -25,6 +26,7 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     seconds: float
+    start_seconds: float
     items: int
     item_seconds: float
     longest_item: float
@@ -36,13 +38,15 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
         """For a person."""
         if self.at_work is None:
             return f"{self.seconds:.1f} s"
-        return f"{self.seconds:.1f} s, {self.at_work:.0%} of {self.workers} workers at work"
+        start = f" (the first item began after {self.start_seconds:.1f} s)" if self.start_seconds >= 0.5 else ""
+        return f"{self.seconds:.1f} s{start}, {self.at_work:.0%} of the time of {self.workers} workers at work"
 
 
-def stage_time(seconds: float, receipts: Iterable[Any], workers: int | None) -> StageTime:
+def stage_time(began: float, seconds: float, receipts: Iterable[Any], workers: int | None) -> StageTime:
     """Adds up the receipts that a stage's items left.
 
     Args:
+      began: when the stage did, in seconds since 1970.
       seconds: that the stage took.
       receipts: of the items that this command did.
       workers: that the engine has; None where it is not known.
@@ -50,8 +54,10 @@ def stage_time(seconds: float, receipts: Iterable[Any], workers: int | None) -> 
     done = list(receipts)
     spent = sum(receipt.seconds for receipt in done)
     most = max(workers or 1, at_once(done))
+    first = min((receipt.began for receipt in done), default=began)
     return StageTime(
         seconds=round(seconds, 2),
+        start_seconds=round(min(max(0.0, first - began), seconds), 2),
         items=len(done),
         item_seconds=round(spent, 2),
         longest_item=max((receipt.seconds for receipt in done), default=0.0),

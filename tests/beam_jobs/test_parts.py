@@ -300,10 +300,10 @@ def test_workers_are_counted_by_items_at_once() -> None:
 
     made = [Receipt(0.0, 10.0, "a"), Receipt(1.0, 4.0, "b"), Receipt(5.5, 3.0, "b"), Receipt(8.6, 1.0, "c")]
     assert at_once(made) == 2
-    time = stage_time(10.0, made, None)
-    assert (time.workers, time.processes, time.at_work) == (2, 3, 0.9)
-    assert stage_time(10.0, made, 4).at_work == 0.45
-    assert stage_time(10.0, [], 4).at_work is None
+    time = stage_time(-2.0, 10.0, made, None)
+    assert (time.workers, time.processes, time.at_work, time.start_seconds) == (2, 3, 0.9, 2.0)
+    assert stage_time(0.0, 10.0, made, 4).at_work == 0.45
+    assert stage_time(0.0, 10.0, [], 4).at_work is None
 
 
 def test_shards_are_whole_files(odd, tmp_path: Path) -> None:
