@@ -7,10 +7,12 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 
 from pileshard.commands import build, clean, inspect, repair, stats, status, verify
 from pileshard.errors import OptionError, PileshardError
+from pileshard.format.secrets import redact
 from pileshard.version import __version__
 
 
@@ -25,24 +27,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     if passed_on and options.command not in ("build", "repair", "verify"):
         parser.error("only `build`, `repair` and `verify` take options after --")
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Redacting("%(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("pileshard").setLevel(logging.INFO)
     try:
         return int(options.run(options, passed_on))
     except OptionError as error:
-        print(f"pileshard {options.command}: {error}", file=sys.stderr)
-        return 2
+        return _failed(options.command, str(error), 2)
     except PileshardError as error:
-        print(f"pileshard {options.command}: {error}", file=sys.stderr)
-        return 1
+        return _failed(options.command, str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"pileshard {options.command}: {where}{error.strerror or error}", file=sys.stderr)
-        return 1
+        return _failed(options.command, f"{where}{error.strerror or error}")
     except KeyboardInterrupt:
         again = "; the same command continues it" if options.command in ("build", "repair") else ""
-        print(f"pileshard {options.command}: interrupted{again}", file=sys.stderr)
-        return 1
+        return _failed(options.command, f"interrupted{again}")
+    except Exception:
+        return _failed(options.command, f"this is a defect of pileshard, please report it\n{traceback.format_exc()}")
+
+
+def _failed(command: str, message: str, code: int = 1) -> int:
+    print(redact(f"pileshard {command}: {message}"), file=sys.stderr)
+    return code
+
+
+class _Redacting(logging.Formatter):
+    """Lines of the log without what is secret in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
 
 
 def _interrupt(number: int, frame: object) -> None:

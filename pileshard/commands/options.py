@@ -33,7 +33,7 @@ def parse_storage_options(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError(f"--storage-option {pair!r} is not of the form K=V")
+            raise OptionError("--storage-option: one is not of the form K=V (it is not shown: it may be a secret)")
         try:
             options[name] = json.loads(value)
         except ValueError:

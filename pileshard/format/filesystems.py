@@ -8,7 +8,7 @@ from typing import Any, cast
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from pileshard.errors import MissingExtraError, OptionError
+from pileshard.errors import MissingExtraError, OptionError, PileshardError
 from pileshard.format.references import resolved
 from pileshard.format.retry import describe
 from pileshard.format.secrets import remember
@@ -45,5 +45,7 @@ def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[An
         if package:
             raise MissingExtraError(*package, f"{protocol}:// storage") from error
         raise OptionError(f"{url}: this storage needs a package that is not installed ({describe(error)})") from error
-    except (ValueError, TypeError) as error:
+    except PileshardError:
+        raise
+    except Exception as error:  # clients refuse options by errors of all kinds
         raise OptionError(f"{url}: cannot be opened: {describe(error)}") from error

@@ -76,17 +76,23 @@ class Retry:
       pause: seconds before the second attempt; doubled before each further one, and cut by up to half at random.
       longest_pause: seconds.
       timeout: seconds that one attempt may take, where the file system can be interrupted.
+      patience: seconds from the first attempt after which none is begun any more, but for the first three.
     """
 
     attempts: int = 5
     pause: float = 0.5
     longest_pause: float = 20.0
     timeout: float = 60.0
+    patience: float = 300.0
 
     @classmethod
     def within(cls, seconds: float) -> Retry:
         """Eight attempts whose pauses take at most so many seconds together, each twice the one before."""
-        return cls(attempts=8, pause=seconds / 127, longest_pause=seconds)
+        return cls(attempts=8, pause=seconds / 127, longest_pause=seconds, patience=60.0 + 2 * seconds)
+
+    def is_over(self, attempt: int, began: float) -> bool:
+        """Whether patience is at its end after so many attempts, the first begun at a time of `time.monotonic`."""
+        return attempt >= _MORE_ATTEMPTS and time.monotonic() - began > self.patience
 
     def before(self, attempt: int) -> float:
         """Seconds to wait before an attempt, counted from 0."""
@@ -192,6 +198,7 @@ def attempts(
       StorageError: the last error, once the attempts are used up; any other error at once.
     """
     attempt = 0
+    began = time.monotonic()
     while True:
         try:
             return request()
@@ -205,7 +212,7 @@ def attempts(
             if not is_transient(error):
                 hint = "; check the credentials" if isinstance(error, PermissionError) else ""
                 raise StorageError(f"{where()}: cannot be {what}: {describe(error)}{hint}") from error
-            if attempt >= retry.attempts:
+            if attempt >= retry.attempts or retry.is_over(attempt, began):
                 raise StorageError(
                     f"{where()}: cannot be {what} after {attempt} attempts; the last error: {describe(error)}"
                 ) from error

@@ -19,7 +19,7 @@ HIDDEN = "***"
 _OPEN_OPTIONS = {
     *("endpoint_url", "region_name", "region", "project", "account_name", "anon", "version_aware", "use_ssl"),
     *("default_block_size", "default_fill_cache", "default_cache_type", "requester_pays", "asynchronous", "host"),
-    *("protocol", "port", "verify", "signature_version", "addressing_style", "access", "consistency"),
+    *("type", "protocol", "port", "verify", "signature_version", "addressing_style", "access", "consistency"),
     *("skip_instance_cache", "use_listings_cache", "location", "timeout", "target_protocol", "username", "user"),
 }
 _SECRET_VARIABLE = re.compile(r"(SECRET|TOKEN|PASSWORD|PASSWD|ACCOUNT_KEY|ACCESS_KEY|SAS|CONNECTION_STRING|CREDENTIAL)")
