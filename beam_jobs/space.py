@@ -76,7 +76,7 @@ def space_needed(job: Job, tokenizer: Tokenizer) -> list[Space]:
     by_device: dict[int, list[tuple[str, str, int]]] = defaultdict(list)
     for what, place, below, path in local:
         left = max(0, needed[what] - sum(place.size(name) for name in place.files(below)))
-        by_device[os.stat(path).st_dev].append((what, path, left))
+        by_device[_device(path)].append((what, path, left))
     return [
         Space(
             path=members[0][1],
@@ -110,6 +110,10 @@ def _sample(job: Job, tokenizer: Tokenizer) -> Sample:
 
 def _width(tokenizer: Tokenizer) -> int:
     return tokenizer.dtype.itemsize
+
+
+def _device(path: str) -> int:
+    return os.stat(path).st_dev
 
 
 def _existing(place: Storage) -> str:
