@@ -20,38 +20,23 @@ import signal
 import struct
 import sys
 import threading
-import time
-from collections import Counter
 from typing import Any
 
 from tests.cluster import kernel
 from tests.cluster.connection import Connections
 from tests.cluster.faults import Fault, Plan
 from tests.cluster.kernel import Attributes, Request
-from tests.cluster.nodes import Cache, Node, Nodes
+from tests.cluster.names import Names
+from tests.cluster.nodes import Node
 
 THREADS = 24
 
 
-class Client:
-    """Answers the kernel's requests.
-
-    Attributes:
-      latency: seconds that each operation takes at least.
-      plan: the faults to inject.
-      calls: how often each operation was asked for.
-    """
+class Client(Names):
+    """Answers all requests of the kernel."""
 
     def __init__(self, connections: Connections) -> None:
-        self.connections = connections
-        self.latency = 0.0
-        self.plan = Plan([])
-        self.calls: Counter[str] = Counter()
-        self.cache = Cache()
-        self._nodes = Nodes()
-        self._hidden = itertools.count()
-        self._interrupted: set[int] = set()
-        self._unique = threading.local()
+        super().__init__(connections)
         self._directories: dict[int, list[tuple[str, int, int]]] = {}
         self._handles = itertools.count(1)
         self._handlers = {
@@ -107,172 +92,6 @@ class Client:
         finally:
             self._interrupted.discard(request.unique)
 
-    # Faults, latency, the server
-
-    def _call(self, operation: str, *arguments: Any) -> Any:
-        unique = self._unique.value
-        encoded = [os.fsencode(value) if isinstance(value, str) else value for value in arguments]
-        return self.connections.call(operation, *encoded, interrupted=lambda: unique in self._interrupted)
-
-    def _attributes(self, operation: str, *arguments: Any) -> Attributes:
-        return Attributes(*self._call(operation, *arguments))
-
-    def _begin(self, operation: str, *paths: str) -> Fault | None:
-        """Waits for the latency, and raises the fault that is planned; returns one that comes with success."""
-        self.calls[operation] += 1
-        if self.latency:
-            time.sleep(self.latency)
-        plan = self.plan
-        fault = plan.decide(operation, *paths)
-        if fault is None or fault.error == "short" or fault.done:
-            return fault
-        if fault.error == "hang":
-            plan.over.wait(fault.seconds)
-            return None
-        raise OSError(getattr(errno, fault.error), operation)
-
-    @staticmethod
-    def _end(fault: Fault | None) -> None:
-        if fault is not None and fault.done:
-            raise OSError(getattr(errno, fault.error), "reported after it was done")
-
-    def _child(self, request: Request, skip: int) -> str:
-        name = os.fsdecode(request.body[skip:].split(b"\0", 1)[0])
-        parent = self._nodes[request.node].path
-        return f"{parent}/{name}" if parent else name
-
-    # Attributes
-
-    def _stat(self, path: str) -> Attributes:
-        known, found = self.cache.attributes(path)
-        if not known:
-            try:
-                found = self._attributes("stat", path)
-            except FileNotFoundError:
-                found = None
-            self.cache.keep(path, found)
-        if found is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file")
-        return found
-
-    def _entry(self, path: str, attributes: Attributes) -> bytes:
-        return kernel.entry_reply(self._nodes.found(path, attributes.ino).number, attributes)
-
-    def _lookup(self, request: Request) -> bytes:
-        path = self._child(request, 0)
-        self._begin("stat", path)
-        return self._entry(path, self._stat(path))
-
-    def _getattr(self, request: Request) -> bytes:
-        node = self._nodes[request.node]
-        self._begin("stat", node.path)
-        if node.handles:
-            return kernel.attributes_reply(self._attributes("stat_open", node.ino, node.path))
-        found = self._stat(node.path)
-        if node.ino and found.ino != node.ino:
-            raise OSError(errno.ESTALE, "another file has this name now")
-        return kernel.attributes_reply(found)
-
-    def _setattr(self, request: Request) -> bytes:
-        valid, _, _, size, _, atime, mtime, _, atimensec, mtimensec, _, mode, _, uid, gid, _ = struct.unpack_from(
-            "=IIQQQQQQIIIIIIII", request.body
-        )
-        node = self._nodes[request.node]
-        fault = self._begin("truncate" if valid & kernel.SET_SIZE else "stat", node.path)
-        now = time.time_ns()
-        times = [
-            now if valid & kernel.SET_ATIME_NOW else atime * 10**9 + atimensec,
-            now if valid & kernel.SET_MTIME_NOW else mtime * 10**9 + mtimensec,
-        ]
-        ino = node.ino if node.handles else 0
-        found = self._attributes("set", node.path, ino, valid, [mode, uid, gid, size, *times])
-        self.cache.changed(node.path)
-        self._end(fault)
-        return kernel.attributes_reply(found)
-
-    # Names
-
-    def _mkdir(self, request: Request) -> bytes:
-        mode, umask = struct.unpack_from("=II", request.body)
-        path = self._child(request, 8)
-        fault = self._begin("mkdir", path)
-        try:
-            found = self._attributes("mkdir", path, mode & ~umask)
-        finally:
-            self.cache.changed(path)
-        self._end(fault)
-        return self._entry(path, found)
-
-    def _rmdir(self, request: Request) -> None:
-        path = self._child(request, 0)
-        fault = self._begin("rmdir", path)
-        self._changing(path, "rmdir", path)
-        self._end(fault)
-
-    def _changing(self, path: str, operation: str, *arguments: Any) -> Any:
-        """Calls what changes a path: whatever came of it, nothing old is told of the path from now on."""
-        try:
-            return self._call(operation, *arguments)
-        finally:
-            self.cache.changed(path)
-
-    def _hide(self, path: str) -> bool:
-        """Gives a file that is open here a name that hides it, as NFS does; whether it was open."""
-        node = self._nodes.open_at(path)
-        if node is None:
-            return False
-        parent = path.rpartition("/")[0]
-        name = f".nfs{node.ino:016x}{os.getpid():08x}{next(self._hidden):08x}"
-        hidden = f"{parent}/{name}" if parent else name
-        self._changing(path, "rename", path, hidden, 0)
-        self._nodes.moved(path, hidden)
-        node.hidden = True
-        return True
-
-    def _unlink(self, request: Request) -> None:
-        path = self._child(request, 0)
-        fault = self._begin("unlink", path)
-        if not self._hide(path):
-            self._changing(path, "unlink", path)
-        self._end(fault)
-
-    def _rename(self, request: Request) -> None:
-        two = request.opcode == kernel.RENAME2
-        parent, flags = struct.unpack_from("=QI", request.body) if two else (*struct.unpack_from("=Q", request.body), 0)
-        skip = 16 if two else 8
-        old = self._child(request, skip)
-        name = os.fsdecode(request.body[skip:].split(b"\0", 2)[1])
-        there = self._nodes[parent].path
-        new = f"{there}/{name}" if there else name
-        fault = self._begin("rename", old, new)
-        if not flags and old != new:
-            self._hide(new)
-        try:
-            self._changing(old, "rename", old, new, flags)
-            self._nodes.moved(old, new)
-        finally:
-            self.cache.changed(new)
-        self._end(fault)
-
-    def _link(self, request: Request) -> bytes:
-        (old,) = struct.unpack_from("=Q", request.body)
-        path = self._child(request, 8)
-        fault = self._begin("link", path)
-        found = Attributes(*self._changing(path, "link", self._nodes[old].path, path))
-        self._end(fault)
-        return self._entry(path, found)
-
-    def _symlink(self, request: Request) -> bytes:
-        path = self._child(request, 0)
-        target = request.body.split(b"\0", 2)[1]
-        self._begin("link", path)
-        return self._entry(path, Attributes(*self._changing(path, "symlink", target, path)))
-
-    def _readlink(self, request: Request) -> bytes:
-        path = self._nodes[request.node].path
-        self._begin("stat", path)
-        return bytes(self._call("readlink", path))
-
     # Directories
 
     def _opendir(self, request: Request) -> bytes:
@@ -294,7 +113,8 @@ class Client:
         return kernel.directory_reply(self._directories[handle], offset, size)
 
     def _releasedir(self, request: Request) -> None:
-        self._directories.pop(*struct.unpack_from("=Q", request.body), None)
+        (handle,) = struct.unpack_from("=Q", request.body)
+        self._directories.pop(handle, None)
 
     def _fsyncdir(self, request: Request) -> None:
         path = self._nodes[request.node].path
