@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import os
 import socket
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,9 @@ class Engine:
 
         self.await_server()
         pipeline = None
-        with quiet(), contextlib.nullcontext() if self.name == LOCAL else _quiet_threads():
+        if self.name != LOCAL:  # its threads tell of workers that died, see local_runner.py
+            _mute_runners()
+        with quiet():
             try:
                 runner = local_runner(self.processes) if self.name == LOCAL else None
                 with beam.Pipeline(runner=runner, options=self.options) as pipeline:
@@ -154,16 +157,25 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@contextlib.contextmanager
-def _quiet_threads() -> Iterator[None]:
-    """Threads of a runner end in exceptions when its server is gone; Beam's workers in this process print theirs."""
+@functools.cache
+def _mute_runners() -> None:
+    """Keeps what threads of a runner have to say of their end off the terminal, from now on: it may come late.
+
+    They end in exceptions when their server is gone, and Beam's workers in this process print those of the items.
+    """
+    from apache_beam.runners.worker import sdk_worker
+
+    sdk_worker.print = lambda *_, **__: None
     hook = threading.excepthook
-    threading.excepthook = lambda args: _log.debug("a thread of the runner ended: %s", args.exc_value)
-    try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-            yield
-    finally:
-        threading.excepthook = hook
+
+    def mute(args: threading.ExceptHookArgs) -> None:
+        frames = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(args.exc_traceback))
+        if any(name.partition(".")[0] in ("apache_beam", "distributed", "grpc") for name in frames):
+            _log.debug("a thread of the runner ended: %s", args.exc_value)
+        else:
+            hook(args)
+
+    threading.excepthook = mute
 
 
 def _check_futures(result: Any) -> None:
@@ -178,9 +190,6 @@ def _end(pipeline: Any, cancel: bool) -> None:
     with contextlib.suppress(Exception):
         if cancel and result is not None:
             result.cancel()
-    for thread in threading.enumerate():
-        if thread.name == "wait_until_finish_read":  # ends by an exception of its own when the server is gone
-            thread.join(5)
     with contextlib.suppress(Exception):
         if (client := getattr(result, "client", None)) is not None:
             client.close(timeout=5)
