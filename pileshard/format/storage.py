@@ -14,7 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from pileshard.errors import StorageError
-from pileshard.format import local_files
+from pileshard.format import local_files, publishing
 from pileshard.format.filesystems import open_filesystem
 from pileshard.format.local_files import read_at, sync_directory
 from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, modified_of, version_of
@@ -364,79 +364,17 @@ class Storage:
         upload that completes at the end. When the block raises, nothing appears. Replaces a file of that name.
         """
         target = self.path(relative)
-        if isinstance(self.fs, MemoryFileSystem):  # its open files are seen as they are written
-            buffer = io.BytesIO()
-            yield buffer
-            self.fs.pipe_file(target, buffer.getvalue())
-            return
-        if not self._renames:
-            with self._upload(relative) as file:
-                yield file
-            return
         temp = self.path(f"{self.temp_dir}/{uuid.uuid4().hex}")
-        with self._renamed(temp, target) if self.is_local else self._moved(temp, target, relative) as file:
+        if isinstance(self.fs, MemoryFileSystem):
+            made = publishing.in_memory(self.fs, target)
+        elif not self._renames:
+            made = publishing.uploaded(self.fs, target)
+        elif self.is_local:
+            made = publishing.renamed(temp, target, self._local)
+        else:
+            made = publishing.moved(self.fs, temp, target)
+        with made as file:
             yield file
-
-    @contextlib.contextmanager
-    def _renamed(self, temp: str, target: str) -> Iterator[BinaryIO]:
-        """A file of this machine that is written under one name and given another."""
-        local_files.make_directories(os.path.dirname(temp), self._local)
-        local_files.make_directories(os.path.dirname(target), self._local)
-        file = None
-        try:
-            file = local_files.create_file(temp, self._local)
-            yield cast(BinaryIO, file)
-            file.settle()
-            local_files.publish_file(temp, target, file, self._local)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.filename in (None, temp):
-                error.filename = target  # a full disk does not say where
-            if file is not None:
-                file.abandon()
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
-            raise
-
-    @contextlib.contextmanager
-    def _moved(self, temp: str, target: str, relative: str) -> Iterator[BinaryIO]:
-        """The same on a remote file system that has directories."""
-        self.fs.makedirs(os.path.dirname(temp), exist_ok=True)
-        self.fs.makedirs(os.path.dirname(target), exist_ok=True)
-        try:
-            with self.fs.open(temp, "wb") as file:
-                yield cast(BinaryIO, file)
-            size = self.fs.info(temp)["size"]
-            try:
-                self.fs.mv(temp, target)
-            except Exception:
-                if not self.exists(relative):
-                    raise
-                if not self.fs.exists(temp) and self.fs.info(target)["size"] == size:
-                    return  # it was done, and is said not to be
-                # HDFS renames onto no file that is there.
-                self.fs.rm_file(target)
-                self.fs.mv(temp, target)
-        except BaseException:
-            with contextlib.suppress(Exception):
-                self.fs.rm_file(temp)
-            raise
-
-    @contextlib.contextmanager
-    def _upload(self, relative: str) -> Iterator[BinaryIO]:
-        """An object that appears with the last request of its upload, or not at all."""
-        file = self.fs.open(self.path(relative), "wb")
-        try:
-            yield cast(BinaryIO, file)
-            file.close()
-        except BaseException:
-            try:
-                with contextlib.suppress(Exception):
-                    file.discard()
-            finally:
-                # Else it would be closed, and so completed, when the last reference goes.
-                file.closed = True
-                file.buffer = None
-            raise
 
     def write_new(self, relative: str, data: bytes) -> bool:
         """Writes a whole file where there is none of that name, atomically.

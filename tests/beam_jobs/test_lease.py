@@ -179,3 +179,18 @@ def test_file_that_was_torn_is_passed_over(storage: Storage) -> None:
     assert drivers(storage) == []
     with Lease(storage):
         pass
+
+
+def test_older_driver_that_comes_between_the_look_and_the_word_is_given_way(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = Lease._tell
+
+    def late(self: Lease, running: bool) -> None:
+        if running:
+            _leave(storage, host="elsewhere", began=time.time() - 100)
+        tell(self, running)
+
+    monkeypatch.setattr(Lease, "_tell", late)
+    with pytest.raises(BuildError, match="on elsewhere"):
+        Lease(storage).__enter__()
