@@ -107,7 +107,7 @@ def torch_dataset(
         places stand in the dataset's `left_out`, the number of rows of all workers in `rows_left_out`, and each place
         is logged.
       checksums: compare the checksum of each record that is read. Without, a damaged shard may give wrong tokens. It
-        takes a quarter of the numpy reader's speed, which is far above what a step needs.
+        takes up to a third of the numpy reader's speed, and more where rows are read one by one (`rows`).
 
     Returns:
       An iterable dataset of (inputs, labels), each [batch, seq_len] and the caller's own; where documents are told

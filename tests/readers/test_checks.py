@@ -45,7 +45,7 @@ def one_by_one(data: bytes, offsets: np.ndarray, token_bytes: np.ndarray) -> lis
 
 
 @given(
-    counts=st.lists(COUNTS, min_size=1, max_size=12),
+    counts=st.lists(COUNTS, min_size=1, max_size=24),
     item=st.sampled_from([2, 4]),
     seed=st.integers(0, 9),
     data=st.data(),
@@ -67,7 +67,7 @@ def test_sound_records_pass_and_a_flipped_bit_does_not(
         assert [number for number, good in enumerate(judged) if not good] == [record]
 
 
-@given(counts=st.lists(COUNTS, min_size=1, max_size=6), item=st.sampled_from([2, 4]), data=st.data())
+@given(counts=st.lists(COUNTS, min_size=1, max_size=14), item=st.sampled_from([2, 4]), data=st.data())
 @settings(max_examples=150)
 def test_another_number_of_tokens_does_not_pass(counts: list[int], item: int, data: st.DataObject) -> None:
     written, offsets, token_bytes = records(counts, item, 1)
