@@ -8,6 +8,9 @@ zstd | gzip | plain      frames.py                lines.py              document
       +-> on_bytes (hash, count)                                        line, offset, reason, detail, excerpt
 ```
 
+An input may be read in parts, side by side: `parts.py` finds each part's lines and their numbers, and `count.py` counts
+frames so that a part can begin in the middle.
+
 Two kinds of faults are kept apart. A fault of the *input* (cut off, damaged, an unknown container, something after
 the last frame) raises `InputError` with the input's name and the offset in its stored bytes: what was read so far
 must not pass for all of it. A fault of a *line* is a `Rejection`, and reading goes on.
