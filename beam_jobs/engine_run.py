@@ -56,6 +56,7 @@ class Engine:
           BuildError: the engine itself failed, in a sentence.
           Exception: what the engine makes of an error of the pipeline's own code.
         """
+        _mute_runners()
         if self.name == LOCAL and self.processes > 1:
             run_with_workers(lambda: self._run(apply))
         else:
@@ -102,8 +103,6 @@ class Engine:
 
         self.await_server()
         pipeline = None
-        if self.name != LOCAL:  # its threads tell of workers that died, see local_runner.py
-            _mute_runners()
         with quiet():
             try:
                 runner = local_runner(self.processes) if self.name == LOCAL else None
