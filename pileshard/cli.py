@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
@@ -32,12 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("pileshard").setLevel(logging.INFO)
     try:
-        return int(options.run(options, passed_on))
+        code = int(options.run(options, passed_on))
+        sys.stdout.flush()
+        return code
     except OptionError as error:
         return _failed(options.command, str(error), 2)
     except PileshardError as error:
         return _failed(options.command, str(error))
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            return 128 + signal.SIGPIPE  # as other programs end whose reader, such as `head`, has seen enough
         where = f"{error.filename}: " if error.filename else ""
         return _failed(options.command, f"{where}{error.strerror or error}")
     except KeyboardInterrupt:
@@ -59,6 +65,16 @@ class _Redacting(logging.Formatter):
         return redact(super().format(record))
 
 
+def _reader_is_gone() -> bool:
+    """Whether nobody reads the standard output any more, rather than a connection elsewhere being broken."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return bool(poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # no poll on this system, or no file behind the stream
+        return False
+
+
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -67,8 +83,9 @@ def entry() -> None:
     """The console script: as `main`, and ends at once, even where an engine's threads do not."""
     signal.signal(signal.SIGTERM, _interrupt)
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # that a disk is full was said, and is in the exit code
+            stream.flush()
     os._exit(code)
 
 

@@ -108,6 +108,9 @@ def inspect_document(corpus: Corpus, input_name: str, line: int, decoder: Any) -
     """
     number = _input_number(corpus, input_name)
     url = corpus.manifest.inputs[number].url
+    lines = corpus.manifest.inputs[number].lines
+    if not 1 <= line <= lines:
+        raise DatasetError(f"{corpus.storage.url}: no line {line:,}: {url} has {lines:,}, counted from 1")
     key = _key(corpus, number, line)
     for shard in corpus.manifest.shards:
         if not int(shard.key_first, 16) <= key <= int(shard.key_last, 16):

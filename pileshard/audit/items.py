@@ -118,11 +118,15 @@ class Auditor:
             result.bytes_read += size
             on_bytes(size)
 
-        if shard.index_path not in missing:
-            result.faults += check_index_sha256(self.storage, shard)
+        index_faults = check_index_sha256(self.storage, shard) if shard.index_path not in missing else []
+        result.faults += index_faults
         if shard.path not in missing:
             reading = ShardReading(self.storage, self.manifest, shard, index, count)
-            result.faults += reading.run()
+            found = reading.run()
+            if index is not None and not index_faults and any(fault.kind is FaultKind.WRONG_SHA256 for fault in found):
+                # The index is the build's and the shard is not: what they disagree on is the shard's fault alone.
+                found = [fault for fault in found if fault.path == shard.path]
+            result.faults += found
             result.documents, result.tokens = reading.documents, reading.tokens
         return result
 

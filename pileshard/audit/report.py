@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Literal
@@ -135,7 +136,8 @@ class Report(msgspec.Struct, kw_only=True):
         verdict = "sound" if self.sound else f"{len(self.faults):,} fault{'s' if len(self.faults) > 1 else ''}"
         lines.append(f"{self.url}: {verdict}: {seen} in {self.seconds:.1f} s")
         if any(fault.remedy == _repair(self.url) for fault in self.faults):
-            lines.append(f"`pileshard repair {self.url}` rebuilds what is damaged from the inputs, to the same bytes")
+            command = f"`pileshard repair {shlex.quote(self.url)}`"
+            lines.append(f"{command} rebuilds what is damaged from the inputs, to the same bytes")
         return "\n".join(lines)
 
 
@@ -161,4 +163,4 @@ def with_remedies(faults: Sequence[Fault], url: str, beside: Mapping[str, str]) 
 
 
 def _repair(url: str) -> str:
-    return f"run `pileshard repair {url}`"
+    return f"run `pileshard repair {shlex.quote(url)}`"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -41,10 +43,42 @@ def parse_storage_options(pairs: Sequence[str]) -> dict[str, Any]:
     return options
 
 
+def check_target(option: str, path: str | None) -> None:
+    """A file that an option names can be written, as far as can be told before hours of reading.
+
+    Raises:
+      OptionError: it is a directory, or in none.
+    """
+    if path is None or path == "-":
+        return
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise OptionError(f"{option} {path}: there is no directory {folder}")
+    if not path or os.path.isdir(path):
+        raise OptionError(f"{option} {path}: is no name of a file")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise OptionError(f"{option} {path}: may not be written")
+
+
 def write_report(path: str, data: bytes) -> None:
-    """Writes a report to a file, or to standard output where the path is `-`."""
+    """Writes a report whole or not at all to a file, or to standard output where the path is `-`."""
     if path == "-":
         sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
         return
-    with open(path, "wb") as file:
-        file.write(data)
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe or a device
+        with open(path, "wb") as file:
+            file.write(data)
+        return
+    path = os.path.realpath(path)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        if isinstance(error, OSError):
+            error.filename = path  # a full disk names no file
+        raise

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from pileshard.commands.options import add_storage_options, parse_storage_options, write_report
+from pileshard.commands.options import add_storage_options, check_target, parse_storage_options, write_report
 
 
 def add(commands: Any) -> None:
@@ -36,6 +36,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from beam_jobs.repair import RepairOptions, repair
     from pileshard.audit.terminal import Display
 
+    check_target("--json", args.json)
     report = repair(
         RepairOptions(
             url=args.url,
@@ -48,8 +49,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
             beam_args=tuple(beam_args),
         )
     )
-    if args.json:
-        write_report(args.json, report.to_json())
     if args.json != "-":
         print(Display.of(sys.stdout).text(report.text()))
+    if args.json:
+        write_report(args.json, report.to_json())
     return 0 if report.sound else 1

@@ -6,10 +6,9 @@ import argparse
 import hashlib
 import logging
 import os
-import sys
 from typing import Any
 
-from pileshard.commands.options import add_storage_options, parse_storage_options
+from pileshard.commands.options import add_storage_options, check_target, parse_storage_options, write_report
 from pileshard.errors import OptionError
 
 _CARD = "README.md"
@@ -54,9 +53,9 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     storage_options = parse_storage_options(args.storage_option)
     # What cannot be written is told before hours of reading.
     for option, path in (("--json", args.json), ("--html", args.html)):
-        folder = os.path.dirname(path or "")
-        if folder and not os.path.isdir(folder):
-            raise OptionError(f"{option} {path}: there is no directory {folder}")
+        check_target(option, path)
+    if args.html == "-":
+        raise OptionError("--html takes the name of a file")
     if args.html:
         from pileshard.audit.plots import need_plots
 
@@ -64,25 +63,17 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     if args.card:
         _check_card(args.card, storage_options, args.overwrite)
     statistics = collect(args.url, storage_options, vocab=args.vocab, workers=args.workers)
-    if args.json == "-":
-        sys.stdout.buffer.write(statistics.to_json())
-        sys.stdout.buffer.flush()
-    elif args.json:
-        _write(args.json, statistics.to_json())
+    if args.json:
+        write_report(args.json, statistics.to_json())
     if args.html:
         from pileshard.audit.page import page
 
-        _write(args.html, page(statistics).encode())
+        write_report(args.html, page(statistics).encode())
     if args.card:
         _write_card(args.url, args.card, storage_options, statistics)
     if args.json != "-":
         print(statistics_text(statistics))
     return 0
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 def _check_card(directory: str, storage_options: dict[str, Any], overwrite: bool) -> None:
@@ -119,7 +110,7 @@ def _write_card(url: str, directory: str, storage_options: dict[str, Any], stati
     for name, content in ((_CARD, card(manifest, statistics).encode()), (_CROISSANT, described)):
         if target.is_local:
             os.makedirs(target.root, exist_ok=True)
-            _write(target.path(name), content)  # not `write_bytes`, which leaves a _build where none is wanted
+            write_report(target.path(name), content)  # not `write_bytes`, which leaves a _build where none is wanted
         else:
             target.write_bytes(name, content)
     secret = sum(public_url(entry.url) != entry.url for entry in manifest.inputs)

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, Literal
 
-from pileshard.commands.options import add_storage_options, parse_storage_options, write_report
+from pileshard.commands.options import add_storage_options, check_target, parse_storage_options, write_report
 from pileshard.errors import OptionError
 
 
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
 
         workers = args.workers if args.workers is not None else os.cpu_count() or 1
         engine = beam_engine(args.temp_url, beam_args, workers)
+    check_target("--json", args.json)
     report = verify(
         args.url,
         level=args.level,
@@ -75,8 +76,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         workers=workers,
         engine=engine,
     )
-    if args.json:
-        write_report(args.json, report.to_json())
     if args.json != "-":
         print(Display.of(sys.stdout).text(report.text()))
+    if args.json:
+        write_report(args.json, report.to_json())
     return 0 if report.sound else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from pileshard.errors import DatasetError
 
 
@@ -37,4 +39,4 @@ class DamageError(DatasetError):
 
 def remedy(root: str) -> str:
     """What to do about a damaged dataset."""
-    return f"run `pileshard repair {root}`"
+    return f"run `pileshard repair {shlex.quote(root)}`"

@@ -443,6 +443,20 @@ def test_damage_is_found_and_named(name: str, dataset: Forgery, other_dataset: P
         check_found(dataset.root, fault)
 
 
+@pytest.mark.parametrize(
+    "name", ["swapped_shards", "shard_truncated_at_the_end_of_a_record", "empty_shard", "flipped_bit_in_a_length"]
+)
+def test_sound_index_beside_a_damaged_shard_is_not_named(name: str, dataset: Forgery, other_dataset: Path) -> None:
+    paths = [shard[key] for shard in dataset.shards for key in ("path", "index_path")]
+    before = {path: dataset.path(path).read_bytes() for path in paths}
+    CASES[name](dataset, other_dataset)
+    changed = {path for path in paths if dataset.path(path).read_bytes() != before[path]}
+    assert changed
+    assert all(path.endswith(".tfrecord") for path in changed)
+    _, report = run_verify(dataset.root)
+    assert {fault["path"] for fault in report["faults"]} == changed
+
+
 QUICK = [
     "missing_shard",
     "missing_index",

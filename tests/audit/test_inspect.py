@@ -38,6 +38,12 @@ def test_a_document_is_found_by_input_and_line(dataset: Path, capsys: pytest.Cap
 def test_a_line_that_is_no_document_is_said_to_be_none(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(dataset), "--document", "01.jsonl.zst:12"]) == 1
     assert "holds no document of line 12" in capsys.readouterr().err
+    for line, problem in (("0", "no line 0"), ("9" * 30, "no line 999,999")):
+        assert main(["inspect", str(dataset), "--document", f"01.jsonl.zst:{line}"]) == 1
+        told = capsys.readouterr().err
+        assert problem in told
+        assert "counted from 1" in told
+        assert told.count("\n") == 1
     assert main(["inspect", str(dataset), "--document", "zst:12"]) == 2
     assert main(["inspect", str(dataset), "--document", "7"]) == 2
     assert main(["inspect", str(dataset)]) == 2
