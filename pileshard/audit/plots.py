@@ -146,7 +146,8 @@ def bars(data: Sequence[Spec], title: str, variant: Variant, series: dict[str, s
     behind = {entry["label"]: 8 + _LABEL_LETTER * letters(entry["label"]) for entry in data if entry["label"]}
     ends = [entry["end"] * room / (room - behind[entry["label"]]) for entry in data if entry["label"]]
     scale = {"domainMax": max(ends, default=0) or 1, "nice": False}
-    axis = {**_amounts(), "labelExpr": f"datum.value % 1 ? '' : {_SHORT}"}
+    most = max((entry["end"] for entry in data), default=0)
+    axis = _amounts(list(range(int(most) + 1)) if most < 5 else None)
     x = {"field": "value", "type": "quantitative", "title": title, "axis": axis, "stack": "zero", "scale": scale}
     bar: Spec = {"mark": {"type": "bar", "height": {"band": 0.72}}, "encoding": {"y": y_rows(data), "x": x}}
     if series:
