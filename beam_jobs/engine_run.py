@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import shutil
 import socket
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beam_jobs.local_runner import local_runner, run_with_workers
+from beam_jobs.local_runner import driver_prefix, local_runner, run_with_workers
 from pileshard.errors import BuildError, PileshardError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Engine:
             return
         from beam_jobs.in_turn import InTurn
 
-        with tempfile.TemporaryDirectory(prefix="pileshard-turns-", ignore_cleanup_errors=True) as directory:
+        with tempfile.TemporaryDirectory(prefix=driver_prefix(), ignore_cleanup_errors=True) as directory:
             yield range(self.processes), InTurn(do, elements, directory)
 
     def await_server(self) -> None:
@@ -107,6 +108,8 @@ class Engine:
             try:
                 runner = local_runner(self.processes) if self.name == LOCAL else None
                 with beam.Pipeline(runner=runner, options=self.options) as pipeline:
+                    # For transforms of other languages; one that waits for the end is left behind by a killed driver.
+                    shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
                     apply(pipeline)
                 _check_futures(pipeline.result)
             except BaseException as error:

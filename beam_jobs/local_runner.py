@@ -67,8 +67,7 @@ def run_with_workers(run: Callable[[], None]) -> None:
     before = threading.excepthook
     for path in dead_drivers():
         shutil.rmtree(path, ignore_errors=True)
-    prefix = f"{_PREFIX}{os.getpid()}-"
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as pids:
+    with tempfile.TemporaryDirectory(prefix=driver_prefix(), ignore_cleanup_errors=True) as pids:
         os.environ[DRIVER_PID] = str(os.getpid())
         os.environ[WORKER_PIDS] = pids
         threading.excepthook = hook
@@ -92,6 +91,11 @@ def run_with_workers(run: Callable[[], None]) -> None:
             threading.excepthook = before
     if failure:
         raise failure[0]
+
+
+def driver_prefix() -> str:
+    """How the names of this driver's temporary directories begin: they tell whose they are."""
+    return f"{_PREFIX}{os.getpid()}-"
 
 
 def dead_drivers() -> list[str]:

@@ -212,6 +212,27 @@ def test_directories_of_dead_drivers_on_this_machine_are_removed(
     assert alive.exists()
 
 
+def test_killed_driver_leaves_only_what_the_next_one_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    command = [sys.executable, "-m", "beam_jobs.build", "--output", str(tmp_path / "dataset"), "--workers", "2"]
+    command += ["--shard-bytes", "64KB", "--max-rejected", "1", "--tokenizer", str(TOKENIZER), "--input", *DEMO_INPUTS]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline and len(list(temporary.glob("*/*"))) < 2:
+            time.sleep(0.005)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert any(temporary.iterdir())
+    run_build(tmp_path / "dataset")
+    assert main(["clean", str(tmp_path / "dataset")]) == 0
+    assert not any(temporary.iterdir())
+
+
 def test_what_holds_no_build_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
