@@ -108,7 +108,9 @@ class DocumentChecks:
             return False
         shard = self._documents.elsewhere(group, key)
         stored = (self._documents.find(shard, key) if shard is not None else None) or []
-        return any((d.input, d.line) < mine and np.array_equal(d.tokens, wanted) for d in stored)
+        if any((d.input, d.line) < mine and np.array_equal(d.tokens, wanted) for d in stored):
+            return True
+        return self._documents.hidden(group, key)  # the shard that damage hides it in is the one to name
 
     def _compare_tokens(self, shard: ShardEntry, stored: StoredDocument, line: int, wanted: npt.NDArray[Any]) -> None:
         least = min(len(stored.tokens), len(wanted))

@@ -16,7 +16,7 @@ from pileshard.errors import DatasetError
 from pileshard.format.identity import U64
 from pileshard.format.index import Index, load_index
 from pileshard.format.manifest import Manifest, ShardEntry
-from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, parse_example
+from pileshard.format.record import FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_example
 from pileshard.format.storage import Storage
 
 #: Indexes held open at a time; each one takes a file descriptor.
@@ -36,6 +36,7 @@ class StoredDocument:
       spans: for each of its records, (tokens before it, byte offset of its tokens in the shard).
       record: number of its first record.
       text_bytes: what the index says of its text.
+      damaged: whether a record of it does not have its checksum.
     """
 
     input: int
@@ -44,6 +45,7 @@ class StoredDocument:
     spans: list[tuple[int, int]]
     record: int
     text_bytes: int
+    damaged: bool
 
     def offset(self, token: int) -> int:
         """Byte offset in the shard of one of its tokens."""
@@ -97,6 +99,16 @@ class Documents:
         except (DatasetError, OSError, ValueError):
             return None
 
+    def hidden(self, group: Group, key: int) -> bool:
+        """Whether a shard of another group might hold a document of this key, and damage hides whether it does."""
+        for name in self._shards:
+            [shard] = self.shards_of(name, np.array([key], dtype=np.uint64))
+            if name != group and shard is not None:
+                found = self.find(shard, key)
+                if found is None or any(document.damaged for document in found):
+                    return True
+        return False
+
     def elsewhere(self, group: Group, key: int) -> ShardEntry | None:
         """A shard of another group that holds a document of this key."""
         for name in self._shards:
@@ -121,25 +133,28 @@ class Documents:
         pieces: list[npt.NDArray[Any]] = []
         spans: list[tuple[int, int]] = []
         head: tuple[int, int, int] | None = None  # input, line, number of the first record
-        count = 0
+        count, damaged = 0, False
 
         def close() -> None:
             if head is not None:
                 text_bytes = int(index.text_bytes[head[2]])
-                found.append(StoredDocument(head[0], head[1], np.concatenate(pieces), list(spans), head[2], text_bytes))
+                tokens = np.concatenate(pieces)
+                found.append(StoredDocument(head[0], head[1], tokens, list(spans), head[2], text_bytes, damaged))
 
         for number, (low, high) in enumerate(pairwise(offsets)):
             record = data[low - begin + HEADER_BYTES : high - begin - FOOTER_BYTES]
             example = parse_example(record)
             if example.part == 0:
                 close()
-                head, count = (example.input, example.line, first + number), 0
+                head, count, damaged = (example.input, example.line, first + number), 0, False
                 pieces.clear()
                 spans.clear()
             tokens = np.frombuffer(record[example.tokens_at :], dtype=self._dtype)
             spans.append((count, low + HEADER_BYTES + example.tokens_at))
             pieces.append(tokens)
             count += len(tokens)
+            checksum = int.from_bytes(data[high - begin - FOOTER_BYTES : high - begin], "little")
+            damaged |= masked_crc(record) != checksum
         close()
         return found
 

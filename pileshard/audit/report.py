@@ -154,6 +154,8 @@ def with_remedies(faults: Sequence[Fault], url: str, beside: Mapping[str, str]) 
     def remedy(fault: Fault) -> str:
         if fault.remedy:
             return fault.remedy
+        if fault.kind is FaultKind.UNREADABLE:
+            return "see to it that it can be read (permission, storage, what lies in its place), and verify again"
         if fault.kind is FaultKind.INPUT:
             return "restore it as it was when it was read, or build into a new output from what it is now"
         repairable = fault.kind is FaultKind.REJECTED or {fault.path, beside.get(fault.path)} & damaged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
@@ -18,14 +19,23 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     cells = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[at], int) for row in rows) for at in range(len(head))]
     lines = [list(head), *cells]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
+    widths = [max(columns(line[at]) for line in lines) for at in range(len(head))]
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
+            " " * (width - columns(cell)) + cell if right else cell + " " * (width - columns(cell))
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ).rstrip()
         for line in lines
     )
+
+
+def columns(text: str) -> int:
+    """Columns that a text takes on a terminal: wide characters two, combining marks none.
+
+    >>> columns("ab"), columns("日本"), columns("e\\u0301")
+    (2, 4, 1)
+    """
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def printable(name: str, most: int = 40) -> str:

@@ -302,3 +302,36 @@ def test_remote_datasets_and_inputs_are_verified(built: Forgery) -> None:
         assert (report.faults, report.compared) == ([], 114)
     finally:
         memory.rm("/deep", recursive=True)
+
+
+@pytest.mark.parametrize("damage", ["missing shard", "missing index", "flipped token", "flipped length"])
+def test_damage_that_hides_an_earlier_equal_text_is_named_where_it_is_alone(damage: str, tmp_path: Path) -> None:
+    first, second = ([document(f"text {number}", source) for number in range(20)] for source in "AB")
+    inputs = [write_input(tmp_path / f"{number}.jsonl.zst", made) for number, made in enumerate((first, second))]
+    more = write_input(tmp_path / "2.jsonl.zst", [document(f"more {number}", "B") for number in range(5)])
+    run_build(tmp_path / "built", [*inputs, more], dedup="exact")
+    dataset = Forgery(tmp_path / "built", tmp_path / "dataset")
+    assert deep(dataset.root) == []
+    shard = dataset.shard_of("A")
+    path = dataset.path(shard["index_path" if damage == "missing index" else "path"])
+    if damage.startswith("missing"):
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        for record in range(20):
+            data[
+                dataset.offset(shard, record) if damage == "flipped length" else dataset.offset(shard, record + 1) - 8
+            ] ^= 1
+        path.write_bytes(data)
+    faults = deep(dataset.root)
+    assert faults
+    assert {fault.path for fault in faults} <= {shard["path"], shard["index_path"]}
+
+
+def test_what_cannot_be_read_is_not_said_to_be_repaired_or_forged(built: Forgery) -> None:
+    shard = built.shard_of("A")
+    path = built.path(shard["path"])
+    path.unlink()
+    path.mkdir()
+    [remedy] = {fault.remedy for fault in deep(built.root) if fault.kind is K.UNREADABLE}
+    assert "can be read" in remedy

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pileshard.audit.tables import columns, table
 from pileshard.audit.terminal import Display
 from tests.built import document, run_build, write_input
 
@@ -102,3 +103,8 @@ def test_no_text_steers_a_real_terminal(nasty: Path) -> None:
     views = [json.loads(line) for line in shown.splitlines()]
     assert len(views) == 5
     assert NASTY in [view.get("text") for view in views]
+
+
+def test_columns_of_tables_are_straight_whatever_the_script() -> None:
+    lines = table(["source", "tokens"], [["日本語 🦊", 1], ["e\u0301te\u0301", 23], ["ArXiv", 456]]).split("\n")
+    assert [columns(line) for line in lines] == [17, 17, 17, 17]
