@@ -15,14 +15,14 @@ from pathlib import Path
 
 import psutil
 
-from tests.servers.stores import free_port
+from tests.servers.stores import S3_SECRET, free_port
 from tests.servers.tools import command
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_SECONDS = 120.0
 
 #: Variables that workers have beside those of the tests, as pods have those of a Secret.
-SECRETS = {"PILESHARD_TEST_SECRET": "password"}
+SECRETS = {"PILESHARD_TEST_SECRET": S3_SECRET}
 
 #: What a user adds to `pileshard build` for each engine.
 NAMES = ("local", "dask", "prism-loopback", "prism-external")

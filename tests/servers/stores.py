@@ -23,7 +23,8 @@ from tests.servers.tools import command
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
 #: No word that could stand in a text by chance: tests look for it where it must not be.
-_S3_SECRET = "x9TqVb3LmWcR7pYsK2hD"
+#: What the S3 server takes.
+S3_SECRET = "x9TqVb3LmWcR7pYsK2hD"
 _AZURE_ACCOUNT = "devstoreaccount1"
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
@@ -59,7 +60,7 @@ class Store:
             config: dict[str, Any] = {"connect_timeout": 5, "read_timeout": 30}
             if port:
                 config["retries"] = {"max_attempts": 0}
-            made = {"key": "user", "secret": _S3_SECRET, "endpoint_url": address, "config_kwargs": config}
+            made = {"key": "user", "secret": S3_SECRET, "endpoint_url": address, "config_kwargs": config}
         elif self.kind == "gcs":
             made = {"endpoint_url": address, "token": "anon", "project": "tests"}
         else:
@@ -96,7 +97,7 @@ def running(kind: str) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix=f"pileshard-{name}-", ignore_cleanup_errors=True) as folder:
         environment = dict(os.environ)
         if kind == "s3":
-            environment |= {"ROOT_ACCESS_KEY": "user", "ROOT_SECRET_KEY": _S3_SECRET}
+            environment |= {"ROOT_ACCESS_KEY": "user", "ROOT_SECRET_KEY": S3_SECRET}
             (Path(folder) / "data").mkdir()
             arguments = ["--port", f"127.0.0.1:{port}", "posix", f"{folder}/data"]
         elif kind == "gcs":
