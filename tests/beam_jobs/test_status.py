@@ -85,8 +85,12 @@ def test_nothing_unfinished_and_complete(
     assert "tokenize: 100%, 3 of 3 items" in shown
     assert "the same `pileshard build` command continues it" in shown
     run_build(unfinished.url)
-    assert main(["status", unfinished.url, "--watch"]) == 0
-    assert capsys.readouterr().out.startswith("complete: ")
+    for watch in (["--watch", unfinished.url], [unfinished.url, "--watch"], ["--watch", "2", unfinished.url]):
+        assert main(["status", *watch]) == 0
+        assert capsys.readouterr().out.startswith("complete: ")
+    for wrong in (["--watch"], ["--watch", "0", unfinished.url]):
+        assert main(["status", *wrong]) == 2
+        capsys.readouterr()
     assert main(["status", unfinished.url, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, schema.schema("status"))
