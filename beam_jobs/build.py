@@ -23,7 +23,7 @@ from beam_jobs import finish
 from beam_jobs.engine_workers import engine_workers
 from beam_jobs.forecast import Forecast, make_forecast
 from beam_jobs.gather_plan import gathered, plan_gather
-from beam_jobs.inputs import expand
+from beam_jobs.inputs import check_not_empty, expand
 from beam_jobs.items import os_sentence, take_failures
 from beam_jobs.job import (
     JOB,
@@ -103,9 +103,11 @@ def build(options: BuildOptions) -> BuildResult:
 
 
 def forecast(options: BuildOptions) -> Forecast:
-    """What a build would do and take; writes nothing."""
+    """What a build would do and take; writes nothing, and raises what such a build would raise at its start."""
     options.check()
     driver = _Driver(options)
+    check_same_job(driver.storage, driver.job, options)
+    check_not_empty(driver.job)
     return make_forecast(driver.job, options, driver.tokenizer_bytes, driver.tokenizer.dtype.itemsize)
 
 
@@ -171,6 +173,7 @@ class _Driver:
 
     def _build(self, lease: Lease) -> BuildResult:
         self.began = True
+        check_not_empty(self.job)
         if self.options.space_check:
             check_space(self.job, self.tokenizer)
         if not self.storage.write_new(JOB, msgspec.json.encode(self.job.record, order="deterministic")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
@@ -15,6 +15,12 @@ from pileshard.format.identity import MAX_INPUT
 from pileshard.format.local_files import is_there
 from pileshard.format.remote import version_of
 from pileshard.format.retry import LocalAttempts, Retry, attempts, describe
+from pileshard.format.storage import open_url
+from pileshard.ingest.frames import container_of
+from pileshard.ingest.stored import StoredBytes
+
+if TYPE_CHECKING:
+    from beam_jobs.job import Job
 
 _MAGIC = set("*?[")
 
@@ -49,6 +55,18 @@ def _ask(fs: Any, pattern: str, retry: Retry, request: Callable[[], _T]) -> _T:
     if isinstance(fs, LocalFileSystem):
         return LocalAttempts(retry).run(request, pattern)
     return attempts(request, lambda: pattern, retry)
+
+
+def check_not_empty(job: Job) -> None:
+    """Meets empty inputs at once: the smallest are read last, and one that is mended then makes another build.
+
+    Raises:
+      InputError: an input is empty, and is not to be left out.
+    """
+    for entry in job.record.inputs:
+        if not entry.size and job.on_bad_input == "fail":  # some servers do not tell a size
+            with open_url(entry.url, job.storage_options, retry=job.retry) as file:
+                container_of(StoredBytes(file), entry.url)
 
 
 def expand(

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from beam_jobs.inputs import InputFile
 from beam_jobs.job import Job
+from pileshard.errors import InputError
 from pileshard.format.storage import open_url
 from pileshard.ingest import line_blocks, parse_lines
 from pileshard.ingest.frames import decompressed
@@ -117,7 +118,7 @@ def sampled_inputs(inputs: list[InputFile]) -> list[InputFile]:
 
 
 def take_sample(job: Job, tokenizer: Tokenizer, most_encoded: int | None = None) -> Sample:
-    """Reads and tokenizes the begin of some inputs.
+    """Reads and tokenizes the begin of some inputs. A damaged one counts for nothing where it is to be left out.
 
     Args:
       job: the job.
@@ -131,24 +132,30 @@ def take_sample(job: Job, tokenizer: Tokenizer, most_encoded: int | None = None)
         one = Sampled(size=entry.size)
         sample.inputs.append(one)
         began = time.monotonic()
-        for size, documents in _documents(job, entry, sample):
-            one.raw_bytes += size
-            one.text_bytes += sum(map(len, documents))
-            one.documents += len(documents)
-            if most_encoded is None:
-                one.tokens += len(tokenizer.encode_batch(documents, range(len(documents)))[0])
-                continue
-            for document in documents:
-                if encoded < most_encoded:
-                    encoded += len(document)
-                    tokens += len(tokenizer.encode_batch([document], [0])[0])
-        seconds = time.monotonic() - began
+        try:
+            for size, documents in _documents(job, entry, sample):
+                one.raw_bytes += size
+                one.text_bytes += sum(map(len, documents))
+                one.documents += len(documents)
+                if most_encoded is None:
+                    one.tokens += len(tokenizer.encode_batch(documents, range(len(documents)))[0])
+                    continue
+                for document in documents:
+                    if encoded < most_encoded:
+                        encoded += len(document)
+                        tokens += len(tokenizer.encode_batch([document], [0])[0])
+            seconds = time.monotonic() - began
+            if one.raw_bytes:
+                one.stored = one.raw_bytes / _text_per_stored(job, entry)
+        except InputError:
+            if job.on_bad_input != "skip":
+                raise
+            sample.inputs.pop()
+            continue
         sample.seconds += seconds
         sample.warm_seconds += seconds if len(sample.inputs) > 1 else 0.0
-        if one.raw_bytes:
-            one.stored = one.raw_bytes / _text_per_stored(job, entry)
-            if one.stored > 0.97 * entry.size:
-                one.stored = float(entry.size)
+        if one.stored > 0.97 * entry.size:
+            one.stored = float(entry.size)
     for one in sample.inputs:
         if most_encoded is not None:
             one.tokens = one.text_bytes * tokens / max(1, encoded)

@@ -157,4 +157,4 @@ def has_size(storage: Storage, path: str, size: int) -> bool:
 
 def _last_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+    return lines[-1].strip().partition(" [while running ")[0] if lines else type(error).__name__

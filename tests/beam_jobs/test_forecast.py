@@ -157,3 +157,22 @@ def test_requests_are_about_those_of_a_real_build(tmp_path: Path, monkeypatch: p
     # Not every run has documents for every shard; the rest of `most` are receipts and lists.
     assert made <= most <= 4 * made
     assert writes >= len(runs) + 3 * shards
+
+
+def test_what_a_build_refuses_at_its_start_is_not_foretold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "dataset"
+    (tmp_path / "empty.jsonl.zst").touch()
+    args = ["build", "--output", str(output), "--tokenizer", str(TOKENIZER), "--shard-bytes", "64KB", "--workers", "1"]
+    with_empty = [*args, "--input", str(tmp_path / "empty.jsonl.zst"), *DEMO_INPUTS]
+    for command in ([*with_empty, "--plan-only"], with_empty):
+        assert main(command) == 1
+        assert "empty.jsonl.zst: the input is empty" in capsys.readouterr().err
+        assert not list(output.rglob("*.json"))  # a mended input is no other build
+    (tmp_path / "cut.jsonl.zst").write_bytes(Path(DEMO_INPUTS[0]).read_bytes()[:-100])
+    assert main([*with_empty, str(tmp_path / "cut.jsonl.zst"), "--plan-only", "--json", "--on-bad-input", "skip"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["inputs"], found["documents"]) == (5, 763)
+    run_build(output)
+    assert main([*args, "--plan-only", "--seed", "5", "--input", *DEMO_INPUTS]) == 1
+    assert "--seed was 0, now 5" in capsys.readouterr().err
+    assert main([*args, "--plan-only", "--input", *DEMO_INPUTS]) == 0

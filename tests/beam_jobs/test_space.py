@@ -100,3 +100,14 @@ def test_nothing_is_sampled_where_there_is_room_or_a_store(tmp_path: Path, monke
     run_build(tmp_path / "dataset")
     _free(monkeypatch, 0)
     run_build("memory://space/dataset", DEMO_INPUTS[:1])
+
+
+def test_damaged_input_that_is_to_be_left_out_stops_no_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = tmp_path / "bad.jsonl.zst"
+    bad.write_bytes(Path(DEMO_INPUTS[0]).read_bytes()[:-100])
+    _free(monkeypatch, 50_000_000)
+    monkeypatch.setattr(space_module, "_MOST", 10**12)  # else nothing is estimated
+    manifest = run_build(tmp_path / "dataset", [*DEMO_INPUTS, str(bad)], on_bad_input="skip").manifest
+    assert [entry.url for entry in manifest.inputs if entry.skipped] == [str(bad)]
