@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     if passed_on and options.command not in ("build", "repair", "verify"):
         parser.error("only `build`, `repair` and `verify` take options after --")
+    if getattr(options, "url", None) == "":
+        parser.error(f"{options.command}: the URL is empty")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Redacting("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])

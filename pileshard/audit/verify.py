@@ -230,10 +230,18 @@ class Audit:
             manifest = Manifest.from_bytes(data, self.storage.url_of(MANIFEST))
         except (DatasetError, OSError) as error:
             remedy = UPGRADE if str(error).endswith(UPGRADE) else REMEDY
+            if str(error).endswith("(no dataset there)") and not self._holds_shards():
+                remedy = "give the root of a dataset"
             self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=remedy))
             return None
         self.report.faults += check_manifest(manifest, data)
         return manifest
+
+    def _holds_shards(self) -> bool:
+        try:
+            return self.storage.exists("shards")
+        except (DatasetError, OSError):
+            return False
 
     def _tokenizer(self, manifest: Manifest) -> None:
         path = TOKENIZER

@@ -93,3 +93,17 @@ def test_command_that_repairs_can_be_pasted_whatever_the_path(
     assert f"`pileshard repair '{root}'`" in capsys.readouterr().out
     with pytest.raises(pileshard.DamageError, match=r"run `pileshard repair '.*; of \(mine\)'`"):
         list(pileshard.numpy_dataset(path=root, seq_len=1, batch_size=1))
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "stats", "inspect", "clean"])
+def test_empty_url_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([command, ""])
+    assert "the URL is empty" in capsys.readouterr().err
+
+
+def test_root_without_a_dataset_is_not_to_be_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(tmp_path / "none")]) == 1
+    told = capsys.readouterr().out
+    assert "give the root of a dataset" in told
+    assert "repair" not in told
