@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from beam_jobs.job import FAILURES, JOB, JOB_TOKENIZER, PROGRESS, RECEIPTS, JobRecord, runs_dir
+from beam_jobs.job import FAILURES, JOB, JOB_TOKENIZER, PROGRESS, RECEIPTS, JobRecord, read_receipt, runs_dir
 from beam_jobs.lease import drivers, lives_here, silent_seconds
 from beam_jobs.local_runner import dead_drivers
 from beam_jobs.progress import read_beats
@@ -98,7 +98,7 @@ def find_leftovers(storage: Storage, temp: Storage | None = None, *, kept_runs: 
       kept_runs: whether the runs and receipts that a complete dataset's build kept are to go too.
 
     Raises:
-      BuildError: there is no build.
+      BuildError: there is no build, or a receipt that cannot be read.
     """
     files = storage.files(BUILD)
     if JOB not in files and not storage.exists(MANIFEST):
@@ -156,7 +156,7 @@ def _named_in_receipts(storage: Storage, files: Sequence[str]) -> set[str]:
     needed: set[str] = set()
     for path in files:
         if path.startswith(f"{RECEIPTS}/"):
-            needed.update(_paths(msgspec.json.decode(storage.read_bytes(path))))
+            needed.update(_paths(read_receipt(storage, path, Any)))
     return needed
 
 

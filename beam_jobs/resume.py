@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
 from beam_jobs.inputs import InputFile
-from beam_jobs.job import RECEIPTS, Job, JobRecord, TokenizeReceipt, read_job
+from beam_jobs.job import RECEIPTS, Job, JobRecord, TokenizeReceipt, read_job, read_receipt
 from beam_jobs.options import BuildOptions
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
@@ -96,8 +95,8 @@ def _known_hashes(storage: Storage, complete: bool) -> dict[str, str]:
     known: dict[str, str] = {}
     for path in storage.files(RECEIPTS):
         if "/tokenize-" in path:
-            data: Any = msgspec.json.decode(storage.read_bytes(path), type=TokenizeReceipt)
-            if data.input_sha256:
+            data = read_receipt(storage, path, TokenizeReceipt)
+            if data is not None and data.input_sha256:
                 known[str(data.item.input)] = data.input_sha256
     return known
 

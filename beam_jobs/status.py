@@ -174,7 +174,7 @@ class Passerby:
     def _stage(self) -> StageStatus | None:
         try:
             stage = msgspec.json.decode(self._storage.read_bytes(STAGE), type=Stage)
-        except FileNotFoundError:
+        except (FileNotFoundError, msgspec.DecodeError):
             return None
         if self._watch is None or self._watch.stage != stage:
             self._watch = Watch(self._storage, stage, receipts=False)

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import beam_jobs.leftovers as leftovers
-from beam_jobs.job import PROGRESS, RECEIPTS
+from beam_jobs.job import PROGRESS, RECEIPTS, STAGE
 from beam_jobs.lease import Lease
 from beam_jobs.leftovers import find_leftovers, live_command
 from pileshard.audit.verify import verify
 from pileshard.cli import main
+from pileshard.errors import BuildError
 from pileshard.format.storage import Storage
 from tests.built import DEMO_INPUTS, TOKENIZER, run_build, shard_hashes
 
@@ -231,6 +232,24 @@ def test_killed_driver_leaves_only_what_the_next_one_removes(tmp_path: Path, mon
     run_build(tmp_path / "dataset")
     assert main(["clean", str(tmp_path / "dataset")]) == 0
     assert not any(temporary.iterdir())
+
+
+def test_files_that_a_power_cut_spoilt_are_named_and_nothing_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "dataset"
+    with pytest.raises(BuildError, match="lines were rejected"):
+        run_build(output, max_rejected=0.0)
+    storage = Storage(str(output))
+    receipt = next(path for path in storage.files(RECEIPTS) if "/tokenize-" in path)
+    storage.write_bytes(receipt, storage.read_bytes(receipt)[:-9])
+    storage.write_bytes(STAGE, b"")
+    before = storage.files()
+    assert main(["status", str(output)]) == 0
+    assert "no stage has begun" in capsys.readouterr().out
+    assert main(["clean", str(output)]) == 1
+    assert f"{receipt}: not a receipt" in capsys.readouterr().err
+    assert storage.files() == before
 
 
 def test_what_holds_no_build_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
