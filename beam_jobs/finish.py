@@ -29,6 +29,7 @@ from beam_jobs.job import (
     TokenizeReceipt,
     runs_dir,
 )
+from beam_jobs.lease import forget_dead
 from beam_jobs.leftovers import find_leftovers, remove_quietly
 from beam_jobs.parts import PARTS, joined
 from beam_jobs.reads import side_by_side
@@ -242,6 +243,8 @@ def clean(job: Job, keep_runs: bool) -> None:
         folders += [(storage, name) for name in (RECEIPTS, GROUPS, GATHER)] + [(temp, runs_dir(job.fingerprint))]
         files = [(storage, name) for name in (JOB_TOKENIZER, STAGE, SEEN, PARTS)]
     calls = [(place.remove_tree, name) for place, name in folders] + [(place.remove, name) for place, name in files]
+    with contextlib.suppress(OSError, PileshardError):
+        forget_dead(storage)
     failed = []
     for remove, name in calls:
         try:

@@ -129,6 +129,16 @@ def drivers(storage: Storage) -> list[Driver]:
     return [driver for driver in found if driver is not None]
 
 
+def forget_dead(storage: Storage) -> None:
+    """Removes the files of drivers of this host that were killed."""
+    for driver in drivers(storage):
+        if driver.pid != os.getpid() and _lives_on(driver) is False:
+            storage.remove(path_of(driver))
+    if (folder := storage.local_path(DRIVERS)) is not None:
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # where no other driver is
+
+
 def _read(storage: Storage, path: str) -> Driver | None:
     try:
         return msgspec.json.decode(storage.read_bytes(path).rstrip(b"\0"), type=Driver)

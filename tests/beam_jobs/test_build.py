@@ -148,7 +148,7 @@ def _files_below(root: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(root))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=[] if n < 4 else [pytest.mark.slow]) for n in range(20)])
 def test_killed_build_resumes_to_the_same_bytes(demo: Path, tmp_path: Path, seed: int) -> None:
     """`kill -9` when a random number of files has appeared; then the same command again."""
     output = tmp_path / "dataset"
@@ -176,7 +176,9 @@ def test_killed_build_resumes_to_the_same_bytes(demo: Path, tmp_path: Path, seed
     assert os.listdir(output / "_build") == ["job.json"]
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize(
+    "delay", [pytest.param(0.0, marks=pytest.mark.slow), 0.3, pytest.param(0.8, marks=pytest.mark.slow)]
+)
 def test_a_killed_worker_stops_the_build_with_a_sentence_and_it_continues(
     demo: Path, tmp_path: Path, delay: float
 ) -> None:

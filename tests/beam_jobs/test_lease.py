@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import beam_jobs.lease as lease_module
-from beam_jobs.lease import DRIVERS, Driver, Lease, drivers, lives_here, path_of, this_driver
+from beam_jobs.lease import DRIVERS, Driver, Lease, drivers, forget_dead, lives_here, path_of, this_driver
 from pileshard.errors import BuildError
 from pileshard.format.storage import Storage
 
@@ -194,3 +194,14 @@ def test_older_driver_that_comes_between_the_look_and_the_word_is_given_way(
     monkeypatch.setattr(Lease, "_tell", late)
     with pytest.raises(BuildError, match="on elsewhere"):
         Lease(storage).__enter__()
+
+
+def test_finished_build_forgets_drivers_that_were_killed(storage: Storage) -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        dead = msgspec.structs.replace(this_driver("build"), id="dead", pid=process.pid)
+        process.kill()
+    elsewhere = msgspec.structs.replace(this_driver("build"), id="elsewhere", host="another")
+    for driver in (dead, elsewhere):
+        storage.write_bytes(path_of(driver), msgspec.json.encode(driver))
+    forget_dead(storage)
+    assert [driver.id for driver in drivers(storage)] == ["elsewhere"]

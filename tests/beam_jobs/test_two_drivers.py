@@ -94,13 +94,13 @@ def _two_at_once(output: Path, wanted: dict[str, str], seed: int) -> None:
     check(output, wanted)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_two_drivers_at_once_make_one_dataset(demo: dict[str, str], tmp_path: Path, seed: int) -> None:
     _two_at_once(tmp_path / "dataset", demo, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 48))
+@pytest.mark.parametrize("seed", range(3, 48))
 def test_two_drivers_at_once_make_one_dataset_at_many_moments(demo: dict[str, str], tmp_path: Path, seed: int) -> None:
     _two_at_once(tmp_path / "dataset", demo, seed)
 
