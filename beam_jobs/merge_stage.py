@@ -16,7 +16,7 @@ import numpy as np
 
 from beam_jobs.duplicates import find_duplicates
 from beam_jobs.job import Job, MergeItem, MergeReceipt
-from beam_jobs.memory import rows_at_once
+from beam_jobs.memory import give_back, rows_at_once
 from beam_jobs.progress import Heartbeat
 from beam_jobs.reads import side_by_side
 from beam_jobs.runs import ROW, identities, read_rows
@@ -29,7 +29,6 @@ from pileshard.format.mounts import on_own_disk
 from pileshard.format.paths import index_path, shard_path
 from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage
-from pileshard.tokenize.memory import release_free_memory
 
 _MERGED = np.dtype([*ROW.descr, ("input", "<u4"), ("run", "<u4"), ("at", "<u8")])
 
@@ -81,7 +80,7 @@ def _merge(
 
     writer, kept, dropped = storage.publish(path, write)
     index_size, index_sha256 = writer.write_index(storage, index_path(path))
-    release_free_memory()
+    give_back(job.worker_memory)
     shard = ShardEntry(
         path=path,
         source=item.source,

@@ -22,7 +22,7 @@ from beam_jobs.job import (
 )
 from beam_jobs.key_ranges import places_within
 from beam_jobs.lent_tokenizers import lent_tokenizer
-from beam_jobs.memory import cache_bytes, is_tight
+from beam_jobs.memory import cache_bytes, give_back, is_tight
 from beam_jobs.progress import Heartbeat
 from beam_jobs.rejected_writer import RejectedWriter
 from beam_jobs.runs import RunBuffer, run_prefix
@@ -41,7 +41,6 @@ from pileshard.format.storage import Storage, WholeFile, open_url
 from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, parse_lines
 from pileshard.ingest.parts import PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
-from pileshard.tokenize.memory import release_free_memory
 
 _LEAST_RUN_BYTES = 8 << 20  # short of memory or not, runs are not smaller
 
@@ -193,7 +192,7 @@ class _Pass:
     def _flush(self, buffer: RunBuffer) -> None:
         check_not_overtaken(self.storage, self.item)
         self.runs.append(buffer.write(self._temp(), self._run_prefix()))
-        release_free_memory()
+        give_back(self.job.worker_memory)
 
     def _temp(self) -> Storage:
         return self.job.temp_storage(self.storage.retries)
