@@ -134,9 +134,14 @@ def forget_dead(storage: Storage) -> None:
     for driver in drivers(storage):
         if driver.pid != os.getpid() and _lives_on(driver) is False:
             storage.remove(path_of(driver))
+    _remove_folder(storage)
+
+
+def _remove_folder(storage: Storage) -> None:
+    """Removes the drivers' folder, where there is one and no driver is left in it."""
     if (folder := storage.local_path(DRIVERS)) is not None:
         with contextlib.suppress(OSError):
-            os.rmdir(folder)  # where no other driver is
+            os.rmdir(folder)
 
 
 def _read(storage: Storage, path: str) -> Driver | None:
@@ -265,8 +270,7 @@ class Lease:
             self._thread.join()
         with contextlib.suppress(OSError, PileshardError):
             self._storage.remove(path_of(self._me))
-            if (folder := self._storage.local_path(DRIVERS)) is not None:
-                os.rmdir(folder)
+            _remove_folder(self._storage)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -76,8 +77,6 @@ def live_command(storage: Storage) -> str | None:
 
 def lives_here_by_number(host: str, pid: int) -> bool | None:
     """Whether a process lives, told by its number alone; None where it is of another host."""
-    import socket
-
     if host != socket.gethostname():
         return None
     try:
