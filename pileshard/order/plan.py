@@ -15,7 +15,7 @@ from pileshard.order.epochs import ChunkOrder
 from pileshard.order.fim import Fim
 from pileshard.order.mixture import PLAIN, Mixture, chunk_order
 from pileshard.order.packing import cut_for, describe_chunks
-from pileshard.order.schedule import Schedule, whole
+from pileshard.order.schedule import Schedule, flag, whole
 from pileshard.order.skip import Skip
 
 #: Version of the order itself: another number means that the same options give other samples.
@@ -147,7 +147,9 @@ class Plan:
             )
         end = None if epochs is None else whole("epochs", epochs, 1) * self.samples_per_epoch
         first = self.start(start)
-        return Schedule(first, end, int(global_batch), int(rank), size, bool(drop_remainder), Skip.of(skip))
+        return Schedule(
+            first, end, int(global_batch), int(rank), size, flag("drop_remainder", drop_remainder), Skip.of(skip)
+        )
 
     def steps(
         self,

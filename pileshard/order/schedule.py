@@ -38,6 +38,17 @@ def whole(name: str, value: SupportsIndex, least: int, bits: int = 62) -> int:
     return number
 
 
+def flag(name: str, value: bool) -> bool:
+    """An option that is either on or off.
+
+    Raises:
+      OptionError: it is neither True nor False: the text "false", say, which Python takes for true.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise OptionError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
 def global_batch(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
     """Rows of a step over all ranks, from whichever of the two sizes is given (neither: 8 rows a rank).
 

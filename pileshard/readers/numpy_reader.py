@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pileshard.corpus import CorpusPlan, open_corpus
 from pileshard.order.plan import DEFAULT_SLOTS
-from pileshard.order.schedule import Schedule, global_batch
+from pileshard.order.schedule import Schedule, flag, global_batch
 from pileshard.order.topology import resolve
 from pileshard.readers.blocks import blocks
 from pileshard.readers.cache import CACHE_BYTES, BlockCache
@@ -149,7 +149,8 @@ def reading(
     checksums: bool = True,
 ) -> Reading:
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
-    left_out = left_out_for(on_damage, checksums)
+    told_apart, compared = flag("segment_ids", segment_ids), flag("checksums", checksums)
+    left_out = left_out_for(on_damage, compared)
     ranks = resolve(rank, world_size)
     batch = global_batch(batch_size, global_batch_size, ranks.size)
     plan = open_corpus(path, storage_options).plan(
@@ -175,7 +176,7 @@ def reading(
         skip=skip,
     )
     cache = None if cache_dir is None else BlockCache(cache_dir, cache_bytes)
-    return Reading(plan, schedule, bool(segment_ids), cache, bool(checksums), left_out)
+    return Reading(plan, schedule, told_apart, cache, compared, left_out)
 
 
 class NumpyBatches(Iterator[Any]):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pileshard.errors import MissingExtraError, OptionError
 from pileshard.order.plan import DEFAULT_SLOTS
+from pileshard.order.schedule import flag
 from pileshard.readers.cache import CACHE_BYTES
 
 if TYPE_CHECKING:
@@ -155,4 +156,4 @@ def torch_dataset(
         "on_damage": on_damage,
         "checksums": checksums,
     }
-    return TorchBatches(arguments, kind, single_rows)
+    return TorchBatches(arguments, kind, flag("single_rows", single_rows))

@@ -1,0 +1,50 @@
+"""What the readers take and refuse: one sentence for each option, the same from all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pileshard
+from pileshard.errors import OptionError
+from tests.readers.made import Made, make_dataset
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_dataset(str(tmp_path_factory.mktemp("options")), {("a", "train"): [3000], ("b", "train"): [900]})
+
+
+def refused(made: Made, words: str, **options: Any) -> None:
+    """All readers refuse the options with these words, in one line."""
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("torch")
+    for reader in (pileshard.numpy_dataset, pileshard.dataset, pileshard.torch_dataset):
+        with pytest.raises(OptionError, match=words) as caught:
+            reader(**{"path": made.url, "seq_len": 16, **options})
+        assert "\n" not in str(caught.value)
+
+
+# Flags
+
+
+@pytest.mark.parametrize("value", ["false", "", 0, 1, None])
+@pytest.mark.parametrize("name", ["drop_remainder", "segment_ids", "checksums"])
+def test_flag_that_is_neither_true_nor_false_is_refused(made: Made, name: str, value: Any) -> None:
+    refused(made, f"{name} is {value!r}; it must be True or False", **{name: value})
+
+
+def test_flags_of_one_reader_or_of_the_plan_are_checked_too(made: Made) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(OptionError, match="single_rows is 'no'; it must be True or False"):
+        pileshard.torch_dataset(path=made.url, seq_len=16, single_rows="no")  # type: ignore[arg-type]
+    plan = pileshard.open(made.url).plan(seq_len=16)
+    with pytest.raises(OptionError, match="drop_remainder is 'no'"):
+        plan.steps(8, drop_remainder="no")  # type: ignore[arg-type]
+
+
+def test_flags_of_numpy_are_flags(made: Made) -> None:
+    plan = pileshard.open(made.url).plan(seq_len=16)
+    assert plan.steps(7, drop_remainder=np.bool_(False)) == plan.steps(7, drop_remainder=False)  # type: ignore[arg-type]
