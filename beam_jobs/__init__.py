@@ -23,12 +23,12 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     gather_stage.py     a batch of runs -> runs of fewer keys each
     merge_stage.py      runs -> a shard
     shard_writer.py     records -> a shard and its index
-    reads.py            reads side by side
+    reads.py            reads side by side and ahead
     duplicates.py       which texts of a shard came before, in whatever source
     items.py            one work item, from its task to its receipt
     finish.py           the account is closed and the manifest written
     pipeline.py         work items on a Beam runner
-    quiet_beam.py       Apache Beam, imported without its warnings
+    quiet_beam.py       Apache Beam, imported quickly and without its warnings
     engines.py          what each runner needs to be told
     engine_run.py       a pipeline on a runner; what its errors mean
     in_turn.py          elements taken in turn by the processes of one machine

@@ -62,7 +62,7 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
       OptionError: there is no such runner, an option is wrong or missing, or the runner knows none of that name.
       MissingExtraError: the runner's package is not installed.
     """
-    from beam_jobs.quiet_beam import beam
+    from beam_jobs.quiet_beam import beam, import_clients
 
     args = list(beam_args)
     given = _parsed(args)
@@ -72,6 +72,8 @@ def choose_engine(beam_args: Sequence[str], workers: int) -> Engine:
         raise OptionError("--no_wait_until_finish: a build waits for its stages; put the driver into the background")
     if given.view_as(beam.options.pipeline_options.PortableOptions).output_executable_path:
         raise OptionError("--output_executable_path: a build plans between its pipelines, so no one jar can hold it")
+    if name != LOCAL:
+        import_clients()
     if name == "DaskRunner":
         _require_dask()
         given = _parsed(args)

@@ -1,8 +1,9 @@
-"""Reads side by side: an item that reads from a thousand runs waits for the store, not for itself."""
+"""Reads side by side and ahead: an item waits neither for a thousand answers of a store, nor for its own reading."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -37,3 +38,27 @@ def side_by_side(read: Callable[[T], R], of: Iterable[T], at_once: int = AT_ONCE
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def one_ahead(items: Iterator[T], alone: Callable[[T], bool] = lambda _: False) -> Generator[T, None, None]:
+    """What an iterator gives, the next one made by a thread while the caller works on the last.
+
+    An item is not held here while the caller has it. An error is raised where its item would have come.
+
+    Args:
+      items: is at work in a thread; no longer when the caller has ended or left the loop.
+      alone: whether an item is too large for another one to be made beside it.
+    """
+    with ThreadPoolExecutor(1, "pileshard-one-ahead") as pool:
+        coming: Future[T | None] | None = None
+        while True:
+            item = next(items, None) if coming is None else coming.result()
+            if item is None:
+                return
+            coming = None
+            if not alone(item):
+                with contextlib.suppress(RuntimeError):  # no thread can be had: the caller's makes it
+                    coming = pool.submit(next, items, None)
+            held = [item]
+            del item
+            yield held.pop()

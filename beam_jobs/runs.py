@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from beam_jobs.job import RunEntry, RunGroup, Spread, TokenizeReceipt, runs_dir
+from beam_jobs.reads import one_ahead
 from pileshard.errors import BuildError
 from pileshard.format.identity import U64, unpack_identity
 from pileshard.format.storage import Storage
@@ -115,8 +116,8 @@ class RunBuffer:
         tables, groups = self._tables(columns, names)
 
         def write(file: BinaryIO) -> int:
-            pieces = itertools.chain([MAGIC], self._token_pieces(order), tables)
-            return sum(file.write(piece) for piece in pieces)
+            with contextlib.closing(one_ahead(self._token_pieces(order))) as tokens:
+                return sum(file.write(piece) for piece in itertools.chain([MAGIC], tokens, tables))
 
         size = storage.publish(path, write)
         self._batches.clear()
@@ -155,7 +156,7 @@ class RunBuffer:
         }
         return order, columns, names
 
-    def _token_pieces(self, order: Ints) -> Iterable[bytes]:
+    def _token_pieces(self, order: Ints) -> Iterator[bytes]:
         """Tokens of the documents in order, some megabytes at a time."""
         views = [batch.tokens.view(np.uint8).data for batch in self._batches]
         width = self.dtype.itemsize

@@ -24,6 +24,7 @@ from beam_jobs.key_ranges import places_within
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.memory import cache_bytes, give_back, is_tight
 from beam_jobs.progress import Heartbeat
+from beam_jobs.reads import one_ahead
 from beam_jobs.rejected_writer import RejectedWriter
 from beam_jobs.runs import RunBuffer, run_prefix
 from pileshard.errors import BuildError, InputError
@@ -39,6 +40,7 @@ from pileshard.format.identity import (
 from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage, WholeFile, open_url
 from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, parse_lines
+from pileshard.ingest.lines import BLOCK_BYTES
 from pileshard.ingest.parts import PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
 
@@ -122,6 +124,7 @@ class _Pass:
             Heartbeat(self.storage, item.name, job.beat_seconds) as heartbeat,
             contextlib.closing(_open_input(job, entry.url, self.storage)) as raw,
             RejectedWriter(self.storage, item) as rejected,
+            contextlib.ExitStack() as stack,
         ):
 
             def on_bytes(chunk: bytes) -> None:
@@ -141,7 +144,8 @@ class _Pass:
                 entry=item.entry,
                 on_bytes=on_bytes,
             )
-            for block in reader.blocks():
+            blocks = stack.enter_context(contextlib.closing(one_ahead(reader.blocks(), _is_large)))
+            for block in blocks:
                 if block.first_line + len(block.lines) > MAX_LINE:
                     raise BuildError(f"{entry.url}: has more than {MAX_LINE:,} lines")
                 self._keep_within(block, buffer)
@@ -296,6 +300,11 @@ class _Pass:
                 f"{url}: line {line:,}: its text gives the end-of-document id {self.tokenizer.eod_id} "
                 f"({self.tokenizer.eod_token!r}); choose another with --eod, or --special-tokens=token"
             )
+
+
+def _is_large(block: LineBlock) -> bool:
+    """Whether a block has a long line, which takes memory of its own while it is in work."""
+    return sum(map(len, block.lines)) > 2 * BLOCK_BYTES
 
 
 def _open_input(job: Job, url: str, storage: Storage) -> WholeFile:
