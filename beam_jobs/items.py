@@ -32,7 +32,7 @@ from beam_jobs.memory import item_in_work
 from beam_jobs.merge_stage import merge_item
 from beam_jobs.tokenize_stage import tokenize_item
 from beam_jobs.work_share import worker_name
-from pileshard.errors import BuildError, PileshardError, StorageError
+from pileshard.errors import BuildError, InputError, PileshardError, StorageError
 from pileshard.format.retry import Retries, describe
 from pileshard.format.secrets import redact
 from pileshard.format.storage import Storage
@@ -87,6 +87,8 @@ def sentence(error: BaseException, item: Item) -> str:
     """What a person needs to know of an item's error."""
     if isinstance(error, StorageError):
         return redact(f"{error}; mend it and run the same command again, which continues the build")
+    if isinstance(error, InputError):
+        return redact(f"{error}; the same command then continues the build")
     if isinstance(error, PileshardError):
         return redact(str(error))
     if isinstance(error, OSError):

@@ -48,9 +48,12 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     options: Options
 
     def fingerprint(self) -> str:
-        """Names everything that the shards' bytes depend on, but for the inputs' bytes themselves."""
+        """Names everything that the shards' bytes depend on, but for the inputs' bytes themselves.
+
+        Sizes are not in it: an input that was cut off and is copied anew belongs to the same build (`resume.py`).
+        """
         named = msgspec.structs.replace(
-            self, inputs=[msgspec.structs.replace(entry, version="") for entry in self.inputs]
+            self, inputs=[msgspec.structs.replace(entry, size=0, version="") for entry in self.inputs]
         )
         return hashlib.sha256(msgspec.json.encode(named, order="deterministic")).hexdigest()[:16]
 

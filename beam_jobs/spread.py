@@ -26,19 +26,28 @@ _MOST_THROUGH = 8
 def parts_plan(job: Job, asked: int | Literal["auto"], workers: int, storage: Storage | None = None) -> PartsPlan:
     """How the inputs are cut: as an earlier command on this output did, if it was asked the same.
 
+    An input that has another size since (copied anew) is cut anew, and no other.
+
     Args:
       job: the job.
       asked: parts of an input, or "auto".
       workers: items that the engine does at once.
       storage: the dataset's root, where the plan is kept; None keeps nothing.
     """
-    sizes = [entry.size for entry in job.record.inputs]
+    inputs = job.record.inputs
+    before: list[InputParts] = []
     if storage is not None:
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-            before = msgspec.json.decode(storage.read_bytes(PARTS), type=PartsPlan)
-            if before.asked == asked and [one.cuts[-1] for one in before.inputs] == sizes:
-                return before
-    plan = make_plan(job.record.inputs, asked, workers, job.storage_options)
+            kept = msgspec.json.decode(storage.read_bytes(PARTS), type=PartsPlan)
+            if kept.asked == asked and len(kept.inputs) == len(inputs):
+                before = kept.inputs
+    same = [one.cuts[-1] == entry.size for one, entry in zip(before, inputs, strict=False)]
+    if before and all(same):
+        return PartsPlan(asked=asked, inputs=before)
+    plan = make_plan(inputs, asked, workers, job.storage_options)
+    if before:
+        chosen = zip(same, before, plan.inputs, strict=True)
+        plan = PartsPlan(asked=asked, inputs=[old if keep else new for keep, old, new in chosen])
     if storage is not None:
         write_json(storage, PARTS, plan)
     return plan
