@@ -80,13 +80,16 @@ class Schedule:
     that are its own, which may be one fewer than another's, or none at all (a batch of 0 rows).
 
     Attributes:
-      start: the first position.
+      start: the first position; the end itself where an ended run is resumed, which then makes no step.
       end: the position after the last, None: it never ends.
       global_batch: rows of a step over all ranks, a multiple of size.
       rank: 0 to size - 1.
       size: number of ranks.
       drop_remainder: whether a partial last batch is left out.
       skip: positions that are left out.
+
+    Raises:
+      OptionError: it starts beyond its end.
     """
 
     start: int
@@ -96,6 +99,14 @@ class Schedule:
     size: int
     drop_remainder: bool = True
     skip: Skip = NO_SKIP
+
+    def __post_init__(self) -> None:
+        """Refuses a start beyond the end, unless all positions between the two are left out."""
+        if self.end is not None and self.skip.index(self.start) > self.skip.index(self.end):
+            raise OptionError(
+                f"start is {self.start:,}, and the run has {self.end:,} positions; start at {self.end:,} at most, or "
+                "give more epochs"
+            )
 
     @property
     def steps(self) -> int | None:
@@ -119,7 +130,9 @@ class Schedule:
     def position(self, step: int) -> int:
         """The position at which a step begins, on every rank: where to start to take that step next."""
         begin, end = self._begin + step * self.global_batch, self._end
-        return self.skip.position(begin if end is None else min(begin, end))
+        if self.end is not None and end is not None and begin >= end:
+            return self.end
+        return self.skip.position(begin)
 
     def rows(self, step: int) -> int:
         """Rows that this rank holds in a step."""
@@ -139,8 +152,8 @@ class Schedule:
 
     @property
     def _end(self) -> int | None:
-        """Run index after the last, at least that of the start."""
-        return None if self.end is None else max(self._begin, self.skip.index(self.end))
+        """Run index after the last."""
+        return None if self.end is None else self.skip.index(self.end)
 
     def _own(self, step: int) -> int:
         """This rank's first run index in a step."""

@@ -190,10 +190,10 @@ class TorchBatches(IterableDataset[Batch]):
 
         Raises:
           DatasetError: it was saved for another dataset.
-          OptionError: it was saved under other options, or is one worker's and the number of workers or the global
-            batch size has changed.
+          OptionError: it was saved under other options or beyond this run's end, or is one worker's and the number of
+            workers or the global batch size has changed.
         """
-        self._position(state)
+        replace(self.schedule, start=self._position(state))
         self._loaded = dict(state)
 
     def _position(self, state: Mapping[str, Any]) -> int:

@@ -75,7 +75,8 @@ def torch_dataset(
       batch_size: rows of a batch on this rank; 8 if neither size is given.
       global_batch_size: rows of a step over all ranks, instead of batch_size; a multiple of world_size.
       split: `train` or `validation`.
-      start: position of the first batch in the global order, or a saved state; the same on every rank.
+      start: position of the first batch in the global order, or a saved state; the same on every rank. At most the
+        number of positions of the run, where nothing is left to read.
       epochs: where to stop, counted from position 0; None: never. By source ({"ArXiv": 1.5}, or "pile" for the Pile's
         own numbers): how often each is read, those not named once, before the end.
       weights: share of each source by name, in any unit, or "pile"; sources not named are left out. An epoch is then as

@@ -145,7 +145,7 @@ def test_ranks_together_are_the_global_order(
 ) -> None:
     batch = per_rank * world
     end = epochs * plan.samples_per_epoch
-    start = data.draw(st.integers(max(0, end - 3 * batch - 5), end + 3))
+    start = data.draw(st.integers(max(0, end - 3 * batch - 5), end))
     schedules = [
         plan.schedule(batch, rank=r, world_size=world, start=start, epochs=epochs, drop_remainder=drop)
         for r in range(world)
@@ -162,7 +162,20 @@ def test_ranks_together_are_the_global_order(
         assert together.tolist() == list(range(position, position + len(together)))
         position += len(together)
         assert len(together) == batch or (not drop and position == end)
-    assert position == end or position > end - batch if drop else position == max(end, start)
+    assert position == end or position > end - batch if drop else position == end
+
+
+@given(past=st.integers(1, 2**61), epochs=st.integers(1, 3))
+def test_a_start_beyond_the_end_is_refused_and_the_end_itself_is_an_ended_run(past: int, epochs: int) -> None:
+    plan = large_plan()
+    end = epochs * plan.samples_per_epoch
+    for start in (end, plan.state(end)):
+        schedule = plan.schedule(8, start=start, epochs=epochs)
+        assert (schedule.steps, schedule.position(0)) == (0, end)
+    for start in (end + past, plan.state(end + past)):
+        with pytest.raises(OptionError, match=f"start is {end + past:,}, and the run has {end:,} positions"):
+            plan.schedule(8, start=start, epochs=epochs)
+    assert plan.schedule(8, start=end + past, epochs=None).steps is None
 
 
 def test_a_schedule_without_end_has_no_number_of_steps() -> None:

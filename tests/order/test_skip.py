@@ -90,3 +90,6 @@ def test_ranks_take_what_is_kept_in_full_steps(
             again = plan.schedule(batch, rank=rank, world_size=world, start=at.copy().pop(), skip=ranges)
             resumed = again.skip.positions(again._own(0) + world * np.arange(len(own)))
             assert resumed.tolist() == own
+    # Where an ended run stands means the same with other ranges: its end.
+    assert schedules[0].position(1000) == 400
+    assert plan.steps(batch, start=400) == plan.steps(batch, start=400, skip=ranges) == 0

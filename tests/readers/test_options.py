@@ -48,3 +48,38 @@ def test_flags_of_one_reader_or_of_the_plan_are_checked_too(made: Made) -> None:
 def test_flags_of_numpy_are_flags(made: Made) -> None:
     plan = pileshard.open(made.url).plan(seq_len=16)
     assert plan.steps(7, drop_remainder=np.bool_(False)) == plan.steps(7, drop_remainder=False)  # type: ignore[arg-type]
+
+
+# Where to start
+
+
+def test_start_beyond_the_end_of_the_run_is_refused(made: Made) -> None:
+    plan = pileshard.open(made.url).plan(seq_len=16)
+    end = plan.samples_per_epoch
+    for start in (end + 1, plan.state(end + 1), 10**15):
+        refused(made, f"the run has {end:,} positions; start at {end:,} at most, or give more epochs", start=start)
+    ended = pileshard.numpy_dataset(path=made.url, seq_len=16, start=plan.state(end))
+    assert list(ended) == []
+    assert next(pileshard.numpy_dataset(path=made.url, seq_len=16, start=ended.state(), epochs=2))[0].shape == (8, 16)
+
+
+def test_run_that_skipped_its_last_positions_resumes_with_other_ranges(made: Made) -> None:
+    plan = pileshard.open(made.url).plan(seq_len=16)
+    end = plan.samples_per_epoch
+    options: dict[str, Any] = {"path": made.url, "seq_len": 16, "batch_size": 1}
+    rows = pileshard.numpy_dataset(**options, skip=[(end - 20, end + 20)])
+    assert len(list(rows)) == end - 20
+    over = pileshard.numpy_dataset(**options, skip=[(end - 20, end + 20)], start=end + 20)
+    assert list(over) == []
+    for state in (rows.state(), over.state()):
+        assert list(pileshard.numpy_dataset(**options, start=state)) == []
+
+
+def test_state_loaded_into_a_torch_dataset_is_held_against_its_end(made: Made) -> None:
+    pytest.importorskip("torch")
+    rows = pileshard.torch_dataset(path=made.url, seq_len=16)
+    end = rows.plan.samples_per_epoch
+    rows.load_state_dict(rows.plan.state(end))
+    assert list(rows) == []
+    with pytest.raises(OptionError, match=f"start is {end + 1:,}, and the run has {end:,} positions"):
+        rows.load_state_dict(rows.plan.state(end + 1))
