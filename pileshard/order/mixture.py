@@ -98,12 +98,29 @@ def by_weights(seed: int, sources: Sequence[SourceChunks], weights: Mapping[str,
     return MixtureOrder(seed, taken, shares, sum(source.count for source in taken))
 
 
+def is_order_of(order: ChunkOrder, weights: object) -> bool:
+    """Whether an order is that of weights by source, in whatever unit: {"a": 4, "b": 2} weighs as {"a": 2, "b": 1}.
+
+    The shares are compared, which decide the order: weights that differ in one give another order somewhere.
+    """
+    if not isinstance(order, MixtureOrder) or not isinstance(weights, Mapping):
+        return False
+    if not all(_is_amount(weights.get(source.name)) for source in order.sources):
+        return False
+    numbers = {source.name: float(weights[source.name]) for source in order.sources}
+    return by_weights(order.seed, order.sources, numbers).shares == order.shares
+
+
+def _is_amount(number: object) -> bool:
+    return isinstance(number, Real) and not isinstance(number, bool) and 0 < float(number) < _LARGEST
+
+
 def check_names(option: str, numbers: Mapping[str, float], names: Collection[str]) -> None:
     """Raises OptionError for a name that is no source, listing those there are, and for a number not above 0."""
     for name, number in numbers.items():
         if name not in names:
             raise OptionError(f"{option}: no source {name!r}; the sources are {', '.join(map(repr, names))}")
-        if isinstance(number, bool) or not isinstance(number, Real) or not 0 < number < _LARGEST:
+        if not _is_amount(number):
             raise OptionError(
                 f"{option}: {name!r} is given {number!r}; it takes a number above 0 and below {_LARGEST:g} (or use "
                 "exclude=)"

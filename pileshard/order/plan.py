@@ -13,7 +13,7 @@ from pileshard.errors import DatasetError, OptionError
 from pileshard.order.chunks import I64, ChunkTable
 from pileshard.order.epochs import ChunkOrder
 from pileshard.order.fim import Fim
-from pileshard.order.mixture import PLAIN, Mixture, chunk_order
+from pileshard.order.mixture import PLAIN, Mixture, chunk_order, is_order_of
 from pileshard.order.packing import cut_for, describe_chunks
 from pileshard.order.schedule import Schedule, flag, whole
 from pileshard.order.skip import Skip
@@ -249,7 +249,7 @@ class Plan:
         differing = [
             f"{name} was {state.get(name)!r} and is {value!r}"
             for name, value in own.items()
-            if state.get(name) != value
+            if state.get(name) != value and not (name == "weights" and self._weighs_the_same(state[name]))
         ]
         differing += [
             f"{name} was {state[name]!r} and is unknown here" for name in state if name not in (*own, "position")
@@ -259,6 +259,16 @@ class Plan:
                 f"the state was saved under other options, so its order is another: {'; '.join(differing)}"
             )
         return whole("position", state["position"], 0)
+
+    def _weighs_the_same(self, weights: Any) -> bool:
+        """Whether saved weights are this plan's in another unit, so that the order is the same."""
+        own = self.mixture.weights
+        return (
+            isinstance(weights, Mapping)
+            and own is not None
+            and weights.keys() == own.keys()
+            and is_order_of(self.order, weights)
+        )
 
     def start(self, start: int | Mapping[str, Any]) -> int:
         """A position from what `start=` takes: a position or a saved state."""

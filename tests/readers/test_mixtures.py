@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -210,3 +212,50 @@ def test_a_state_refuses_another_mixture(made: Made) -> None:
                 continue
             with pytest.raises(OptionError, match=r"saved under other options.*(weights|epochs|exclude) was .* and is"):
                 pileshard.numpy_dataset(**options, **mixture, start=state)
+
+
+def shares(numbers: dict[str, int]) -> dict[str, Fraction]:
+    return {name: Fraction(number, sum(numbers.values())) for name, number in numbers.items()}
+
+
+NUMBERS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 5), min_size=1)
+
+
+@given(
+    saved=NUMBERS,
+    now=NUMBERS,
+    unit=st.sampled_from([1, 2, 3, 10, 0.1, 1e-6, 1 / 3, 2**40]),
+    again=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=100)
+def test_a_state_takes_weights_in_any_unit_if_and_only_if_the_order_is_the_same(
+    made: Made, saved: dict[str, int], now: dict[str, int], unit: float, again: bool, seed: int
+) -> None:
+    corpus = pileshard.open(made.url)
+    weights = {name: unit * number for name, number in reversed((saved if again else now).items())}
+    before = corpus.plan(seed, seq_len=32, slots=12, weights=saved)
+    plan = corpus.plan(seed, seq_len=32, slots=12, weights=weights)
+    # Shares that differ do so by 1/400 at least, and so does the order of 1,000 chunks, each within one of its share.
+    places = np.arange(1000)
+    same = np.array_equal(before.order.chunks_at(places), plan.order.chunks_at(places))
+    assert same == (shares(saved) == shares(saved if again else now))
+    state = json.loads(json.dumps(before.state(5)))
+    if same:
+        assert plan.schedule(8, start=state).start == 5
+        positions = np.arange(5, 5 + 3 * plan.samples_per_epoch)
+        assert all(map(np.array_equal, before.rows(positions), plan.rows(positions)))
+    else:
+        with pytest.raises(OptionError, match=r"saved under other options.*weights was .* and is"):
+            plan.schedule(8, start=state)
+
+
+def test_weights_that_differ_by_little_are_others(made: Made) -> None:
+    corpus = pileshard.open(made.url)
+    state = corpus.plan(seq_len=32, weights={"a": 2, "b": 1}).state(0)
+    for weights in ({"a": 2, "b": 1 + 1e-9}, {"a": 2, "b": 1, "c": 1e-9}):
+        with pytest.raises(OptionError, match="weights was"):
+            corpus.plan(seq_len=32, weights=weights).check_state(state)
+    for strange in ({"a": "2", "b": 1}, {"a": 0, "b": 0}, {"a": True, "b": 1}, ["a", "b"], "pile", 3):
+        with pytest.raises(OptionError, match="weights was"):
+            corpus.plan(seq_len=32, weights={"a": 2, "b": 1}).check_state({**state, "weights": strange})
