@@ -316,12 +316,14 @@ def open_corpus(path: str | os.PathLike[str] | None = None, storage_options: Map
       storage_options: for fsspec.
 
     Raises:
-      OptionError: no path is given or named.
+      OptionError: no path is given or named, or an argument is of a wrong type.
       DatasetError: there is no finished dataset.
     """
     if path is None:
-        path = os.environ.get(PATH_VARIABLE)
-        if not path:
-            raise OptionError(f"which dataset? Give path=, or set the environment variable {PATH_VARIABLE}")
-    storage = Storage(os.fspath(path), dict(storage_options or {}))
+        path = os.environ.get(PATH_VARIABLE, "")
+    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
+        raise OptionError(f"path is {path!r}; it takes a directory or an fsspec URL")
+    if not os.fspath(path):
+        raise OptionError(f"which dataset? Give path=, or set the environment variable {PATH_VARIABLE}")
+    storage = Storage(os.fspath(path), storage_options)
     return Corpus(storage, Manifest.read(storage))

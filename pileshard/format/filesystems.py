@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, cast
 
 import fsspec
@@ -20,6 +21,22 @@ _PACKAGES = {
     **dict.fromkeys(("abfs", "abfss", "az"), ("adlfs", "azure")),
     **dict.fromkeys(("http", "https"), ("aiohttp", "http")),
 }
+
+
+def options_by_name(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Storage options in a dict of their own.
+
+    Raises:
+      OptionError: they are no options by name. What was given is not shown, for it may be a secret.
+    """
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise OptionError(
+            "storage_options takes a dict of options by name, such as {'anon': True}; what was given is not shown, for "
+            "it may be a secret"
+        )
+    return dict(options)
 
 
 def open_filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:

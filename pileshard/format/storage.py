@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pileshard.errors import StorageError
 from pileshard.format import local_files, publishing
-from pileshard.format.filesystems import open_filesystem
+from pileshard.format.filesystems import open_filesystem, options_by_name
 from pileshard.format.local_files import read_at, sync_directory
 from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, modified_of, version_of
 from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_transient
@@ -74,14 +74,19 @@ class Storage:
     def __init__(
         self,
         url: str,
-        options: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         *,
         retry: Retry | None = None,
         retries: Retries | None = None,
         temp_dir: str = TEMP_DIR,
     ) -> None:
+        """Opens nothing yet.
+
+        Raises:
+          OptionError: the options are none by name.
+        """
         self.url = url.rstrip("/") or url
-        self.options = dict(options or {})
+        self.options = options_by_name(options)
         self.retry = retry or Retry()
         self.retries = retries if retries is not None else Retries()
         self.temp_dir = temp_dir

@@ -22,10 +22,12 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from pileshard.errors import OptionError
+from pileshard.order.schedule import whole
 
 _log = logging.getLogger("pileshard.cache")
 
@@ -46,6 +48,16 @@ _ABANDONED = 600
 _REST = 60.0
 
 
+def cache_limit(cache_bytes: Any) -> int:
+    """The bytes that a cache may take; 64e9 is a whole number too.
+
+    Raises:
+      OptionError: they are no whole number of at least 1.
+    """
+    written_short = isinstance(cache_bytes, float) and cache_bytes.is_integer()
+    return whole("cache_bytes", int(cache_bytes) if written_short else cache_bytes, 1)
+
+
 class BlockCache:
     """Blocks of remote files on a local disk.
 
@@ -60,10 +72,11 @@ class BlockCache:
         """Nothing is made or read before the first block.
 
         Raises:
-          OptionError: the limit is not above 0.
+          OptionError: the folder is no path, or the limit no number of bytes.
         """
-        if limit <= 0:
-            raise OptionError(f"cache_bytes={limit}: a cache takes at least a byte")
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder) or isinstance(os.fspath(folder), bytes):
+            raise OptionError(f"cache_dir is {folder!r}; it takes a folder on a local disk")
+        limit = cache_limit(limit)
         folders = 1
         while folders < _MOST_FOLDERS and limit // (2 * folders) >= _FOLDER_BLOCKS * _FILE_BYTES:
             folders *= 2

@@ -16,7 +16,7 @@ from pileshard.order.plan import DEFAULT_SLOTS
 from pileshard.order.schedule import Schedule, flag, global_batch
 from pileshard.order.topology import resolve
 from pileshard.readers.blocks import blocks
-from pileshard.readers.cache import CACHE_BYTES, BlockCache
+from pileshard.readers.cache import CACHE_BYTES, BlockCache, cache_limit
 from pileshard.readers.features import I32, PAIR, Features
 from pileshard.readers.left_out import LeftOut, left_out_for
 from pileshard.readers.rows import RowReader
@@ -151,6 +151,8 @@ def reading(
     """Checks a reader's arguments and opens the dataset; see `numpy_dataset` for what they mean."""
     told_apart, compared = flag("segment_ids", segment_ids), flag("checksums", checksums)
     left_out = left_out_for(on_damage, compared)
+    limit = cache_limit(cache_bytes)
+    cache = None if cache_dir is None else BlockCache(cache_dir, limit)
     ranks = resolve(rank, world_size)
     batch = global_batch(batch_size, global_batch_size, ranks.size)
     plan = open_corpus(path, storage_options).plan(
@@ -175,7 +177,6 @@ def reading(
         drop_remainder=drop_remainder,
         skip=skip,
     )
-    cache = None if cache_dir is None else BlockCache(cache_dir, cache_bytes)
     return Reading(plan, schedule, told_apart, cache, compared, left_out)
 
 

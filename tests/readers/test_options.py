@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,43 @@ def test_state_loaded_into_a_torch_dataset_is_held_against_its_end(made: Made) -
     assert list(rows) == []
     with pytest.raises(OptionError, match=f"start is {end + 1:,}, and the run has {end:,} positions"):
         rows.load_state_dict(rows.plan.state(end + 1))
+
+
+# Where the data lies
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache_dir": 3}, "cache_dir is 3; it takes a folder on a local disk"),
+        ({"cache_dir": b"x"}, "cache_dir is b'x'"),
+        ({"cache_dir": ""}, "cache_dir is ''"),
+        ({"cache_bytes": "1GB"}, "cache_bytes is '1GB'; it must be a whole number"),
+        ({"cache_bytes": None}, "cache_bytes is None"),
+        ({"cache_bytes": True}, "cache_bytes is True"),
+        ({"cache_bytes": 0.5}, "cache_bytes is 0.5"),
+        ({"cache_bytes": float("inf")}, "cache_bytes is inf"),
+        ({"cache_bytes": -1}, "cache_bytes is -1; it must be a whole number of at least 1"),
+        ({"path": 3}, "path is 3; it takes a directory or an fsspec URL"),
+        ({"path": b"x"}, "path is b'x'"),
+        ({"path": ""}, "which dataset"),
+    ],
+)
+def test_places_of_a_wrong_type_are_refused(made: Made, options: dict[str, Any], words: str) -> None:
+    refused(made, words, **options)
+    if "path" not in options:
+        refused(made, words, **{"cache_dir": "/nowhere", **options})
+
+
+@pytest.mark.parametrize("value", ["key=hunter22", "", 3, [("key", "hunter22")], {1: "hunter22"}])
+def test_storage_options_that_are_none_are_refused_and_not_shown(made: Made, value: Any) -> None:
+    refused(made, r"storage_options takes a dict of options by name", storage_options=value)
+    for function in (pileshard.open, pileshard.verify):
+        with pytest.raises(OptionError, match="storage_options takes") as caught:
+            function(made.url, storage_options=value)
+        assert "hunter22" not in str(caught.value)
+
+
+def test_limit_of_a_cache_may_be_written_in_powers_of_ten(made: Made, tmp_path: Path) -> None:
+    rows = pileshard.numpy_dataset(path=made.url, seq_len=16, cache_dir=tmp_path, cache_bytes=64e9)  # type: ignore[arg-type]
+    assert next(rows)[0].shape == (8, 16)

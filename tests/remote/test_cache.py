@@ -231,7 +231,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 
 def test_wrong_limit_is_an_option_error(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="cache_bytes=0"):
+    with pytest.raises(OptionError, match="cache_bytes is 0; it must be a whole number of at least 1"):
         BlockCache(tmp_path, 0)
 
 
