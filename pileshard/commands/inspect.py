@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _CHARACTERS = 200
 
+#: Options of the order, which says what stands at a position and nothing else.
+_ORDER = ("seed", "seq_len", "slots", "weights", "epochs", "exclude", "packing", "fim_rate", "fim_spm_rate", "fim_ids")
+
 
 def add(commands: Any) -> None:
     """Adds the command to the parser."""
@@ -50,7 +53,7 @@ def add(commands: Any) -> None:
     argument("--characters", type=int, metavar="N", help=f"of each text (default {_CHARACTERS})")
     argument = command.add_argument_group("with --position: the options of the order, as the run was given them")
     argument = argument.add_argument
-    argument("--seed", type=int, default=0, metavar="N", help="of the order (default 0)")
+    argument("--seed", type=int, metavar="N", help="of the order (default 0)")
     argument("--seq-len", type=int, metavar="N", help="default 2048")
     argument("--slots", type=int, metavar="N", help="default 768")
     argument("--weights", metavar="JSON", help='numbers by source, or "pile"')
@@ -77,6 +80,8 @@ def _check(args: argparse.Namespace) -> None:
     if not (args.position or args.document or args.shard or args.find):
         raise OptionError("say what to show: --position, --document, --shard or --find")
     owners = {
+        "--position": (bool(args.position), _ORDER),
+        "--position or --find": (bool(args.position) or args.find, ("split",)),
         "--shard": (bool(args.shard), ("head", "first")),
         "--find": (args.find, ("source", "min_tokens", "max_tokens", "longest", "shortest", "limit")),
         "--shard or --find": (bool(args.shard) or args.find, ("characters",)),
@@ -127,7 +132,7 @@ def _views(args: argparse.Namespace, corpus: Corpus, display: Display) -> Iterat
             "fim_spm_rate": args.fim_spm_rate,
             "fim_ids": args.fim_ids,
         }
-        plan = corpus.plan(args.seed, **inspect.plan_options(options))
+        plan = corpus.plan(args.seed or 0, **inspect.plan_options(options))
         for position in args.position:
             row = inspect.inspect_position(plan, position, decoder)
             yield row, inspect.row_text(row, display, (corpus.manifest.eod_id, corpus.manifest.eod_token))

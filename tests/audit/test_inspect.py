@@ -75,6 +75,35 @@ def test_mixtures_are_asked_for_as_in_training(dataset: Path, capsys: pytest.Cap
     assert main([*args, "--weights", "nonsense"]) == 2
 
 
+ORDER = {
+    "--seed": ["0"],
+    "--seq-len": ["32"],
+    "--slots": ["12"],
+    "--weights": ["pile"],
+    "--epochs": ['{"Code": 2}'],
+    "--exclude": ["Code"],
+    "--packing": ["document"],
+    "--fim-rate": ["0.5"],
+    "--fim-spm-rate": ["0.5"],
+    "--fim-ids": ["5", "6", "7"],
+}
+
+
+@pytest.mark.parametrize("option", ORDER)
+@pytest.mark.parametrize("shown", [["--find"], ["--shard", "0"], ["--document", "0:1"]])
+def test_options_of_the_order_are_refused_where_no_position_is_shown(
+    dataset: Path, option: str, shown: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(dataset), *shown, option, *ORDER[option]]) == 2
+    assert capsys.readouterr() == ("", f"pileshard inspect: {option} goes with --position\n")
+
+
+def test_split_is_refused_where_it_would_say_nothing(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (["--shard", "0"], ["--document", "0:1"]):
+        assert main(["inspect", str(dataset), *shown, "--split", "train"]) == 2
+        assert capsys.readouterr().err == "pileshard inspect: --split goes with --position or --find\n"
+
+
 def test_a_document_of_a_deduplicated_dataset_is_found_by_its_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
