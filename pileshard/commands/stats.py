@@ -56,6 +56,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
         check_target(option, path)
     if args.html == "-":
         raise OptionError("--html takes the name of a file")
+    _check_apart(args, storage_options)
     if args.html:
         from pileshard.audit.plots import need_plots
 
@@ -74,6 +75,19 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     if args.json != "-":
         print(statistics_text(statistics))
     return 0
+
+
+def _check_apart(args: argparse.Namespace, storage_options: dict[str, Any]) -> None:
+    """No two of what is written go into one file, by whatever names."""
+    from pileshard.format.storage import Storage
+
+    written = [("--json", args.json if args.json != "-" else None), ("--html", args.html)]
+    if args.card and (card := Storage(args.card, storage_options)).is_local:
+        written += [("--card", card.path(name)) for name in (_CARD, _CROISSANT)]
+    named: dict[str, str] = {}
+    for option, path in written:
+        if path is not None and (first := named.setdefault(os.path.realpath(path), option)) != option:
+            raise OptionError(f"{first} and {option} would both write {path}; name another file for one of them")
 
 
 def _check_card(directory: str, storage_options: dict[str, Any], overwrite: bool) -> None:

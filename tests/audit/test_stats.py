@@ -319,3 +319,28 @@ def test_wrong_usage_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["stats"])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("json_name", "html_name"), [("x", "x"), ("x", "../here/./x"), ("link", "x"), ("x", "there/x")]
+)
+def test_two_reports_are_not_written_into_one_file(
+    json_name: str, html_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "link").symlink_to("x")
+    (here / "there").symlink_to(here)
+    assert main(["stats", str(DATASET), "--json", json_name, "--html", html_name]) == 2
+    assert capsys.readouterr().err == (
+        f"pileshard stats: --json and --html would both write {html_name}; name another file for one of them\n"
+    )
+    assert not (here / "x").exists()
+
+
+def test_report_is_not_written_into_a_file_of_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stats", str(DATASET), "--card", str(tmp_path), "--json", str(tmp_path / "croissant.json")]) == 2
+    assert "--json and --card would both write" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["stats", str(DATASET), "--card", str(tmp_path), "--json", "-"]) == 0
