@@ -47,6 +47,8 @@ class FaultKind(str, Enum):
 #: Faults of a file's bytes: it is not the one that the manifest names.
 OF_BYTES = {FaultKind.MISSING_FILE, FaultKind.UNREADABLE, FaultKind.WRONG_SIZE, FaultKind.WRONG_SHA256}
 
+TO_BE_READ = "see to it that it can be read (permission, storage, what lies in its place), and verify again"
+
 AS_BUILT = (
     "its bytes are those that the manifest names, so the fault was built in or forged: build into a new output, or "
     "restore the dataset from a copy"
@@ -155,7 +157,7 @@ def with_remedies(faults: Sequence[Fault], url: str, beside: Mapping[str, str]) 
         if fault.remedy:
             return fault.remedy
         if fault.kind is FaultKind.UNREADABLE:
-            return "see to it that it can be read (permission, storage, what lies in its place), and verify again"
+            return TO_BE_READ
         if fault.kind is FaultKind.INPUT:
             return "restore it as it was when it was read, or build into a new output from what it is now"
         repairable = fault.kind is FaultKind.REJECTED or {fault.path, beside.get(fault.path)} & damaged

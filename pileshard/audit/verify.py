@@ -26,9 +26,9 @@ from pileshard.audit.items import (
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.rejected_checks import check_rejected
-from pileshard.audit.report import Fault, FaultKind, Level, Report, with_remedies
+from pileshard.audit.report import TO_BE_READ, Fault, FaultKind, Level, Report, with_remedies
 from pileshard.audit.tallies import Sample, Tally, check_tallies
-from pileshard.errors import DatasetError, OptionError, PileshardError
+from pileshard.errors import DatasetError, OptionError, PileshardError, StorageError
 from pileshard.format.manifest import UPGRADE, Manifest
 from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.storage import Storage
@@ -229,10 +229,16 @@ class Audit:
             data = Manifest.read_bytes(self.storage)
             manifest = Manifest.from_bytes(data, self.storage.url_of(MANIFEST))
         except (DatasetError, OSError) as error:
-            remedy = UPGRADE if str(error).endswith(UPGRADE) else REMEDY
-            if str(error).endswith("(no dataset there)") and not self._holds_shards():
+            message, remedy = str(error), REMEDY
+            if message.endswith(UPGRADE):
+                remedy = UPGRADE
+            elif isinstance(error, (StorageError, OSError)):
+                remedy = TO_BE_READ
+            elif message.endswith("(no dataset there)") and not self._holds_shards():
                 remedy = "give the root of a dataset"
-            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=str(error), remedy=remedy))
+                if self._is_empty():
+                    message = f"there is nothing at {self.storage.url}"
+            self.report.faults.append(Fault(kind=FaultKind.MANIFEST, path=MANIFEST, message=message, remedy=remedy))
             return None
         self.report.faults += check_manifest(manifest, data)
         return manifest
@@ -240,6 +246,12 @@ class Audit:
     def _holds_shards(self) -> bool:
         try:
             return self.storage.exists("shards")
+        except (DatasetError, OSError):
+            return False
+
+    def _is_empty(self) -> bool:
+        try:
+            return not self.storage.names()
         except (DatasetError, OSError):
             return False
 

@@ -102,8 +102,29 @@ def test_empty_url_is_refused(command: str, capsys: pytest.CaptureFixture[str]) 
     assert "the URL is empty" in capsys.readouterr().err
 
 
-def test_root_without_a_dataset_is_not_to_be_repaired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(tmp_path / "none")]) == 1
+@pytest.mark.parametrize("root", ["none", "empty", "other", "file", "file/below", "memory://none"])
+def test_root_without_a_dataset_is_not_to_be_repaired(
+    root: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes").touch()
+    (tmp_path / "file").touch()
+    url = root if "://" in root else str(tmp_path / root)
+    assert main(["verify", url]) == 1
     told = capsys.readouterr().out
     assert "give the root of a dataset" in told
+    assert "repair" not in told
+    nothing = root not in ("other", "file", "file/below")
+    assert (f"[manifest] there is nothing at {url} (give" in told) == nothing
+    assert ("not found (no dataset there)" in told) == (not nothing)
+
+
+def test_manifest_that_storage_does_not_give_is_not_to_be_repaired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    assert main(["verify", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "see to it that it can be read" in told
     assert "repair" not in told
