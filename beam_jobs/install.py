@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import BinaryIO
 
-from pileshard.errors import DatasetError
+from pileshard.errors import DatasetError, MissingExtraError
 from pileshard.format.storage import Storage, sync_directory
 
 _READ_BYTES = 8 << 20
@@ -44,6 +44,8 @@ def refusal(error: Exception, path: str) -> str:
         return f"something else is in the place of {path}: move it away and run the same command again"
     if isinstance(error, OSError):
         return f"{error.filename or path}: {error.strerror or error}; mend it and run the same command again"
+    if isinstance(error, MissingExtraError):
+        return str(error.for_command("pileshard repair"))
     return str(error)
 
 

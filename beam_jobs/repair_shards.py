@@ -107,7 +107,7 @@ class ShardRepair:
         except PileshardError as error:
             for file in rest:
                 if not file.outcome and not file.why:
-                    file.why = str(error)
+                    file.why = refusal(error, file.path)
 
     # From the inputs
 

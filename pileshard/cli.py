@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Sequence
 
 from pileshard.commands import build, clean, inspect, repair, stats, status, verify
-from pileshard.errors import OptionError, PileshardError
+from pileshard.errors import MissingExtraError, OptionError, PileshardError
 from pileshard.format.secrets import redact
 from pileshard.version import __version__
 
@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except OptionError as error:
         return _failed(options.command, str(error), 2)
+    except MissingExtraError as error:
+        beam = " --beam" if options.command == "verify" else ""
+        return _failed(options.command, str(error.for_command(f"pileshard {options.command}{beam}")))
     except PileshardError as error:
         return _failed(options.command, str(error))
     except OSError as error:

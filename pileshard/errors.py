@@ -17,6 +17,11 @@ class MissingExtraError(PileshardError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(package, extra, purpose)
 
+    def for_command(self, command: str) -> MissingExtraError:
+        """The same, said of the command that was run where it is Apache Beam that is missing: several need it."""
+        package, extra, purpose = self.args
+        return MissingExtraError(package, extra, command if package == "apache-beam" else purpose)
+
     def __str__(self) -> str:
         package, extra, purpose = self.args
         return f"{purpose} needs the package {package!r}, which is not installed: pip install 'pileshard[{extra}]'"
