@@ -11,6 +11,7 @@ import numpy as np
 
 from pileshard.audit.log_bins import Histogram
 from pileshard.audit.manifest_checks import well_named
+from pileshard.audit.processes import at_most
 from pileshard.audit.redact import public_text, public_url
 from pileshard.audit.shard_counts import EDGES, Counts, ShardCounter
 from pileshard.audit.side_by_side import Progress, side_by_side
@@ -51,7 +52,8 @@ def collect(
       path: the dataset's root, any fsspec URL.
       storage_options: fsspec's.
       vocab: count how often each id occurs, too.
-      workers: processes; None: threads of this process, and with `vocab` as many processes as there are cores.
+      workers: processes, at most four a core; None: threads of this process, and with `vocab` as many processes as
+        there are cores.
 
     Raises:
       OptionError: an option is wrong.
@@ -124,7 +126,7 @@ def _groups(
     group: list[ShardEntry] = []
     counts = Counts()
     try:
-        for shards, found in side_by_side(count, items, None if workers is None else max(1, min(workers, len(items)))):
+        for shards, found in side_by_side(count, items, workers and max(1, min(at_most(workers), len(items)))):
             if group and _name(shards[0]) != _name(group[0]):
                 yield group, counts
                 group, counts = [], Counts()

@@ -25,6 +25,7 @@ from pileshard.audit.items import (
 )
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
+from pileshard.audit.processes import at_most
 from pileshard.audit.rejected_checks import check_rejected
 from pileshard.audit.report import TO_BE_READ, Fault, FaultKind, Level, Report, with_remedies
 from pileshard.audit.tallies import Sample, Tally, check_tallies
@@ -64,9 +65,9 @@ def verify(
       sample: about how many documents the level `deep` tokenizes again (2.5 MB/s a core), or "all". An input is one
         compressed stream, so each is read whole, once, however few are chosen.
       sample_seed: another seed chooses other documents; the choice depends on nothing else.
-      workers: processes over shards and inputs; None: threads of this process; "auto": a process for each core where
-        the work takes longer than they take to start. As with all of Python's processes, a script that asks for them
-        needs `if __name__ == "__main__"`.
+      workers: processes over shards and inputs, at most four a core and one for each shard or input; None: threads of
+        this process; "auto": a process for each core where the work takes longer than they take to start. As with all
+        of Python's processes, a script that asks for them needs `if __name__ == "__main__"`.
       engine: what does the items instead of these (Beam).
 
     Returns:
@@ -184,6 +185,8 @@ class Audit:
         workers = self._workers
         if workers == "auto":
             workers = useful_workers(self.storage, manifest, level, sample)
+        elif workers is not None and engine is None:
+            workers = at_most(workers)
         items = plan_items(manifest, level, sample, workers or 1)
         if self._only is not None:
             items = [item for item in items if self._wanted(manifest, item)]

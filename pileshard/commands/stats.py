@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="processes over shards (default: threads of one; with --vocab this machine's cores)",
+        help="processes over shards, at most four a core (default: threads of one; with --vocab this machine's cores)",
     )
     add_storage_options(command)
     command.set_defaults(run=run)

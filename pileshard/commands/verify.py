@@ -40,7 +40,8 @@ def add(commands: Any) -> None:
         "--workers",
         type=int,
         metavar="N",
-        help="processes over shards and inputs (default: one a core where the work is long enough, else threads)",
+        help="processes over shards and inputs, at most four a core and one for each shard or input (default: one a "
+        "core where the work is long enough, else threads)",
     )
     argument("--beam", action="store_true", help="let Apache Beam do the work")
     argument(
@@ -53,6 +54,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs the command and returns its exit code."""
+    from pileshard.audit.processes import at_most
     from pileshard.audit.terminal import Display
     from pileshard.audit.verify import verify
 
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         from beam_jobs.audit_pipeline import beam_engine
 
         workers = args.workers if args.workers is not None else os.cpu_count() or 1
+        if not beam_args:  # Beam's processes are on this machine, too
+            workers = at_most(workers)
         engine = beam_engine(args.temp_url, beam_args, workers)
     check_target("--json", args.json)
     report = verify(

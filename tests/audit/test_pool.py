@@ -7,9 +7,11 @@ import os
 import msgspec
 import pytest
 
-from pileshard.audit import pool
+from pileshard.audit import pool, side_by_side
+from pileshard.audit.statistics import collect
 from pileshard.audit.tallies import Sample
 from pileshard.audit.verify import verify
+from pileshard.cli import main
 from pileshard.format.manifest import Manifest
 from pileshard.format.storage import Storage
 from tests.data.golden.make_golden import DATASET
@@ -55,3 +57,60 @@ def test_a_large_one_is_worth_a_process_a_core(monkeypatch: pytest.MonkeyPatch) 
     assert pool.useful_workers(remote, large, "deep", SAMPLE) == 8
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert pool.useful_workers(HERE, large, "full", SAMPLE) is None
+
+
+class _StartedError(Exception):
+    """As many processes were to be started."""
+
+
+def _start(workers: int, **_: object) -> None:
+    raise _StartedError(workers)
+
+
+def _cores(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
+
+
+@pytest.mark.parametrize(("cores", "wanted"), [(1, 4), (2, 6), (64, 6)])
+def test_processes_are_at_most_four_a_core_and_one_a_shard(
+    cores: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _cores(monkeypatch, cores)
+    monkeypatch.setattr(pool, "ProcessPoolExecutor", _start)
+    assert len(Manifest.read(HERE).shards) == 6
+    with pytest.raises(_StartedError, match=f"^{wanted}$"):
+        verify(str(DATASET), workers=10**6)
+
+
+def test_processes_of_stats_are_at_most_four_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    _cores(monkeypatch, 1)
+    monkeypatch.setattr(side_by_side, "ProcessPoolExecutor", _start)
+    with pytest.raises(_StartedError, match=r"^4$"):
+        collect(str(DATASET), vocab=True, workers=10**6)
+
+
+@pytest.mark.parametrize("beam", [[], ["--beam"]])
+def test_inputs_are_cut_into_no_more_parts_than_there_may_be_processes(
+    beam: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from beam_jobs import audit_pipeline
+
+    def run(name: str, elements: list[bytes], do: object, beam_args: list[str], workers: int) -> None:
+        raise _StartedError(workers, len(elements))
+
+    def pooled(task: object, items: list[object], workers: int, on_bytes: object) -> None:
+        raise _StartedError(workers, len(items))
+
+    _cores(monkeypatch, 2)
+    monkeypatch.setattr(audit_pipeline, "run_elements", run)
+    monkeypatch.setattr(pool, "_in_processes", pooled)
+    inputs = len(Manifest.read(HERE).inputs)
+    assert main(["verify", str(DATASET), "--level", "deep", "--sample", "all", "--workers", "1000000", *beam]) == 1
+    assert str((8, 6 + inputs * -(-8 // inputs))) in capsys.readouterr().err
+
+
+def test_help_says_how_many_processes_there_are_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("verify", "stats"):
+        with pytest.raises(SystemExit, match="0"):
+            main([command, "--help"])
+        assert "at most four a core" in " ".join(capsys.readouterr().out.split())
