@@ -1,7 +1,8 @@
 """Audits of a dataset: what is on disk, held against the manifest and against itself.
 
 verify            the driver, and its three levels
-items, pool       work items (a shard, an input), and threads and processes that do them (how many: processes)
+items, pool       work items (a shard, an input), and threads and processes that do them (how many: processes;
+                  how far: progress)
 manifest_checks   the manifest against itself: hashes, sums, ranges of keys
 file_checks       a shard's two files from outside: there, of the right size, index in agreement with the manifest
 framing, heads    a shard's bytes -> records -> Examples, many at once

@@ -16,6 +16,10 @@ Level = Literal["quick", "full", "deep"]
 MOST_FAULTS = 100
 
 
+#: Inputs that a verdict names, at most; each has a fault of its own.
+_NAMED = 3
+
+
 class FaultKind(str, Enum):
     """Kinds of faults; a report's JSON names them by these words."""
 
@@ -96,10 +100,11 @@ class Report(msgspec.Struct, kw_only=True):
       documents: counted in them (levels full and deep).
       tokens: counted in them (levels full and deep).
       bytes_read: of the shards (levels full and deep).
-      inputs: how many were read again (level deep).
+      inputs: how many were read again and compared (level deep).
       input_bytes: stored bytes of them.
       lines: lines of them.
-      compared: documents whose tokens were made again by the reference and compared.
+      compared: documents of them whose tokens were made again by the reference and compared.
+      unread: URLs of the others: gone, damaged, or not as they were when the build read them.
       seconds: taken.
     """
 
@@ -117,6 +122,7 @@ class Report(msgspec.Struct, kw_only=True):
     input_bytes: int = 0
     lines: int = 0
     compared: int = 0
+    unread: list[str] = []
     seconds: float = 0.0
 
     def to_json(self) -> bytes:
@@ -132,7 +138,7 @@ class Report(msgspec.Struct, kw_only=True):
         if self.level != "quick":
             seen = f"{self.shards:,} shards, {self.documents:,} documents, {self.tokens:,} tokens"
             if self.level == "deep":
-                seen += f"; {self.lines:,} lines of {self.inputs:,} inputs, {self.compared:,} documents tokenized again"
+                seen += f"; {self._inputs()}"
         else:
             seen = f"{self.shards:,} shards (sizes and indexes alone; --level full reads every byte)"
         verdict = "sound" if self.sound else f"{len(self.faults):,} fault{'s' if len(self.faults) > 1 else ''}"
@@ -141,6 +147,15 @@ class Report(msgspec.Struct, kw_only=True):
             command = f"`pileshard repair {shlex.quote(self.url)}`"
             lines.append(f"{command} rebuilds what is damaged from the inputs, to the same bytes")
         return "\n".join(lines)
+
+    def _inputs(self) -> str:
+        """What was compared of the inputs, and which could not be."""
+        of = f"{self.inputs:,} of {self.inputs + len(self.unread):,}" if self.unread else f"{self.inputs:,}"
+        told = f"{self.lines:,} lines of {of} inputs, {self.compared:,} documents tokenized again"
+        if self.unread:
+            more = f" and {len(self.unread) - _NAMED:,} more" if len(self.unread) > _NAMED else ""
+            told += f" (could not be compared: {', '.join(self.unread[:_NAMED])}{more})"
+        return told
 
 
 def with_remedies(faults: Sequence[Fault], url: str, beside: Mapping[str, str]) -> list[Fault]:

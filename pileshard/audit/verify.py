@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal, get_args
-
-from tqdm import tqdm
 
 from pileshard.audit.items import (
     AuditItem,
@@ -26,6 +21,7 @@ from pileshard.audit.items import (
 from pileshard.audit.manifest_checks import REMEDY, check_manifest
 from pileshard.audit.pool import do_items, useful_workers
 from pileshard.audit.processes import at_most
+from pileshard.audit.progress import Progress
 from pileshard.audit.rejected_checks import check_rejected
 from pileshard.audit.report import TO_BE_READ, Fault, FaultKind, Level, Report, with_remedies
 from pileshard.audit.tallies import Sample, Tally, check_tallies
@@ -33,10 +29,6 @@ from pileshard.errors import DatasetError, OptionError, PileshardError, StorageE
 from pileshard.format.manifest import UPGRADE, Manifest
 from pileshard.format.paths import MANIFEST, REJECTED, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.storage import Storage
-
-_log = logging.getLogger("pileshard.verify")
-
-_LINE_SECONDS = 10
 
 #: Does items in their order: threads, processes or Beam.
 Engine = Callable[[Task, Manifest, Sequence[AuditItem], Callable[[int], None]], Iterator[ItemResult]]
@@ -103,34 +95,6 @@ def open_storage(path: str, storage_options: dict[str, Any] | None) -> Storage:
     return storage
 
 
-class _Progress:
-    """A bar on a terminal, else a line now and then; told of bytes by any thread."""
-
-    def __init__(self, total: int) -> None:
-        self._live = sys.stderr.isatty()
-        self._total = total
-        self._done = 0
-        self._began = self._last_line = time.monotonic()
-        self._lock = threading.Lock()
-        self._bar = tqdm(
-            total=total or None, unit="B", unit_scale=True, desc="verify", disable=not self._live, file=sys.stderr
-        )
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._done += count
-            self._bar.update(count)
-            now = time.monotonic()
-            if not self._live and self._total and now - self._last_line >= _LINE_SECONDS:
-                self._last_line = now
-                rate = self._done / (now - self._began)
-                left = f", {(self._total - self._done) / rate:,.0f} s left" if rate > 0 else ""
-                _log.info("verify: %.0f%%, %.1f MB/s%s", 100 * self._done / self._total, rate / 1e6, left)
-
-    def close(self) -> None:
-        self._bar.close()
-
-
 class Audit:
     """One run of `verify`.
 
@@ -190,7 +154,7 @@ class Audit:
         items = plan_items(manifest, level, sample, workers or 1)
         if self._only is not None:
             items = [item for item in items if self._wanted(manifest, item)]
-        progress = _Progress(sum(item_bytes(manifest, item, level) for item in items))
+        progress = Progress(sum(item_bytes(manifest, item, level) for item in items))
         try:
             if engine is not None:
                 results = engine(task, manifest, items, progress.add)
@@ -219,13 +183,21 @@ class Audit:
                 report.shards += 1
                 continue
             tallies.append(result.tally)
-            report.lines += result.tally.lines
-            report.compared += result.tally.compared
             if isinstance(item, InputItem) and item.part + 1 == item.parts:
                 report.faults += check_tallies(manifest, item.number, tallies, sample)
-                report.inputs += 1
-                report.input_bytes += max(tally.input_bytes for tally in tallies)
+                self._count(manifest.inputs[item.number].url, tallies)
                 tallies = []
+
+    def _count(self, url: str, tallies: list[Tally]) -> None:
+        """Adds an input to what was compared, or to what could not be: part of one says nothing."""
+        report = self.report
+        if not all(tally.readable for tally in tallies):
+            report.unread.append(url)
+            return
+        report.inputs += 1
+        report.input_bytes += max(tally.input_bytes for tally in tallies)
+        report.lines += sum(tally.lines for tally in tallies)
+        report.compared += sum(tally.compared for tally in tallies)
 
     def _manifest(self) -> Manifest | None:
         try:

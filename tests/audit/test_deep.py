@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from pileshard.audit.report import FaultKind as K
+from pileshard.audit.report import Report
 from pileshard.audit.tallies import Sample
 from pileshard.audit.verify import verify
 from pileshard.errors import OptionError
@@ -202,6 +203,40 @@ def test_inputs_that_are_gone_changed_or_damaged_are_named_and_condemn_no_shard(
     assert (fault.kind, fault.path, fault.offset) == (K.INPUT, str(paths[0]), 0)
     paths[0].write_bytes(whole[0])
     assert found() == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "another byte", "no tokenizer"])
+def test_verdict_tells_how_many_inputs_were_compared_and_which_were_not(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    urls = [str(tmp_path / f"{number}.jsonl") for number in range(3)]
+    for number, url in enumerate(urls):
+        texts = (json.dumps(document(f"text {n}")) for n in range(10 + number))
+        Path(url).write_text("".join(f"{text}\n" for text in texts))
+    run_build(tmp_path / "dataset", urls)
+    lost = urls[:1]
+    if damage == "gone":
+        Path(urls[0]).unlink()
+    elif damage == "another byte":  # which is told by the hash, once all of it is read
+        Path(urls[0]).write_text(Path(urls[0]).read_text().replace("text 9", "test 9"))
+    else:
+        lost = urls
+        (tmp_path / "dataset" / "tokenizer.json").unlink()
+    code, report = run_verify(tmp_path / "dataset", "deep")
+    lines = 23 if len(lost) == 1 else 0
+    assert (code, report["inputs"], report["unread"]) == (1, 3 - len(lost), lost)
+    assert (report["lines"], report["compared"]) == (lines, lines)
+    told = f"{lines} lines of {3 - len(lost)} of 3 inputs, {lines} documents tokenized again"
+    assert f"{told} (could not be compared: {', '.join(lost)})" in capsys.readouterr().out
+    parts = verify(str(tmp_path / "dataset"), level="deep", sample="all", workers=4)
+    assert (parts.inputs, parts.unread, parts.lines) == (report["inputs"], lost, lines)
+
+
+def test_verdict_names_three_inputs_that_were_not_compared() -> None:
+    report = Report(url="x", level="deep", unread=[f"{number}.jsonl" for number in range(1005)], inputs=2, lines=7)
+    assert "7 lines of 2 of 1,007 inputs, 0 documents tokenized again" in report.text()
+    assert "(could not be compared: 0.jsonl, 1.jsonl, 2.jsonl and 1,002 more)" in report.text()
+    assert "7 lines of 2 inputs, 0" in Report(url="x", level="deep", inputs=2, lines=7).text()
 
 
 def test_an_input_of_the_same_size_and_other_bytes_is_named(tmp_path: Path) -> None:
