@@ -73,7 +73,7 @@ def _build(options: RepairOptions, storage: Storage, staging: Storage, record: J
 
     with contextlib.suppress(OSError, DatasetError, msgspec.DecodeError):
         made = Manifest.read(staging)  # by a repair that was killed as it put files into place
-        if msgspec.json.decode(staging.read_bytes(JOB), type=JobRecord).fingerprint() == record.fingerprint():
+        if _is_of(staging, record):
             return made
     found = find_tokenizer(storage, options, record.tokenizer_sha256)
     if found is None:
@@ -104,10 +104,17 @@ def _build(options: RepairOptions, storage: Storage, staging: Storage, record: J
                 beam_args=options.beam_args,
             )
         )
-    if msgspec.json.decode(staging.read_bytes(JOB), type=JobRecord).fingerprint() != record.fingerprint():
+    if not _is_of(staging, record):
         staging.remove_tree("")
         raise BuildError(f"the inputs are not those of {JOB} any more (their sizes differ): restore them as they were")
     return result.manifest
+
+
+def _is_of(staging: Storage, record: JobRecord) -> bool:
+    """Whether what was built is of the same options, and of inputs of the same sizes."""
+    made = msgspec.json.decode(staging.read_bytes(JOB), type=JobRecord)
+    sizes = [[entry.size for entry in one.inputs] for one in (made, record)]
+    return made.fingerprint() == record.fingerprint() and sizes[0] == sizes[1]
 
 
 def _compare(storage: Storage, manifest: Manifest) -> None:
