@@ -10,6 +10,8 @@
 All is made below `_build/repair` first. A file takes the place of the damaged one by one rename (on an object store
 one upload), and only if it has the sha256 that is due: so a repair can be killed at any time, the same command goes on
 from the receipts, and where the inputs do not give the same bytes any more everything stays as it was.
+
+One command at a time works on a dataset (lease.py): a repair is refused while a build or another repair does.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import hashlib
 import logging
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +31,7 @@ from beam_jobs import repair_manifest
 from beam_jobs.install import install, refusal
 from beam_jobs.items import os_sentence
 from beam_jobs.job import JOB, JobRecord
+from beam_jobs.lease import Lease
 from beam_jobs.options import EngineName
 from beam_jobs.repair_shards import ShardRepair
 from pileshard.audit.repair import AS_BUILT, Condemned, RepairReport, condemn, file_sha256, index_of_shard
@@ -36,7 +40,7 @@ from pileshard.audit.verify import Audit, open_storage
 from pileshard.errors import BuildError, DatasetError, OptionError, PileshardError
 from pileshard.format.manifest import Manifest
 from pileshard.format.paths import BUILD, MANIFEST, TOKENIZER
-from pileshard.format.storage import Storage, open_url
+from pileshard.format.storage import TEMP_DIR, Storage, open_url
 from pileshard.tokenize import load
 
 _log = logging.getLogger("pileshard.repair")
@@ -74,6 +78,7 @@ def repair(options: RepairOptions) -> RepairReport:
 
     Raises:
       OptionError: an option makes no sense.
+      BuildError: a build or another repair works on the dataset.
       PileshardError: the work could not be done at all (a worker died, the disk is full); run it again.
     """
     if options.workers is not None and options.workers < 1:
@@ -82,15 +87,33 @@ def repair(options: RepairOptions) -> RepairReport:
     if storage.is_local:  # workers may start in another directory
         storage = Storage(storage.root, options.storage_options)
     try:
-        return _Repair(options, storage).run()
+        lease = Lease(storage, "repair")
+        if not storage.exists(MANIFEST) and not storage.exists(JOB):
+            return _Repair(options, storage, lease).run()  # nothing can be made again, and nothing is written
+        with _without_new_folders(storage), lease:
+            return _Repair(options, storage, lease).run()
     except OSError as error:
         raise BuildError(os_sentence(error, options.url)) from error
 
 
+@contextlib.contextmanager
+def _without_new_folders(storage: Storage) -> Iterator[None]:
+    """Leaves no empty folders of a build where the dataset has none, as a copy may."""
+    there = storage.exists(BUILD)
+    try:
+        yield
+    finally:
+        for folder in () if there else (storage.local_path(TEMP_DIR), storage.local_path(BUILD)):
+            with contextlib.suppress(OSError):
+                if folder is not None:
+                    os.rmdir(folder)
+
+
 class _Repair:
-    def __init__(self, options: RepairOptions, storage: Storage) -> None:
+    def __init__(self, options: RepairOptions, storage: Storage, lease: Lease) -> None:
         self.options = options
         self.storage = storage
+        self.lease = lease
 
     def run(self) -> RepairReport:
         began = time.monotonic()
@@ -134,7 +157,9 @@ class _Repair:
             from beam_jobs.audit_pipeline import beam_engine
 
             engine = beam_engine(self.options.temp_url, self.options.beam_args, self.options.processes)
-        return audit.run(engine)
+        report = audit.run(engine)
+        self.lease.check()  # it took long, and what follows changes files
+        return report
 
     def _clean(self) -> None:
         self.storage.remove_tree(STAGING)
@@ -142,7 +167,7 @@ class _Repair:
 
     def _manifest(self, file: Condemned) -> None:
         try:
-            file.repaired(repair_manifest.rebuild(self.options, self.storage))
+            file.repaired(repair_manifest.rebuild(self.options, self.storage, self.lease))
         except (PileshardError, OSError) as error:
             file.why = refusal(error, MANIFEST)
             return

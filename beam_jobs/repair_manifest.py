@@ -17,6 +17,7 @@ import msgspec
 
 from beam_jobs.install import install
 from beam_jobs.job import JOB, JobRecord, read_job
+from beam_jobs.lease import DRIVERS, Lease
 from beam_jobs.options import BuildOptions
 from pileshard.audit.repair import file_sha256, is_whole
 from pileshard.errors import BuildError, DatasetError
@@ -37,8 +38,13 @@ class _Head(msgspec.Struct):
     format_version: int = 0
 
 
-def rebuild(options: RepairOptions, storage: Storage) -> str:
+def rebuild(options: RepairOptions, storage: Storage, lease: Lease) -> str:
     """Puts a new manifest in place, and whatever else of the dataset is missing or damaged.
+
+    Args:
+      options: of the repair.
+      storage: the dataset's root.
+      lease: of the repair.
 
     Returns:
       By what it was made.
@@ -61,8 +67,10 @@ def rebuild(options: RepairOptions, storage: Storage) -> str:
     try:
         _compare(storage, manifest)
     except BuildError:
+        lease.check()
         staging.remove_tree("")
         raise
+    lease.check()
     _install(storage, staging, manifest)
     return f"from {JOB} and the inputs"
 
@@ -79,6 +87,7 @@ def _build(options: RepairOptions, storage: Storage, staging: Storage, record: J
     if found is None:
         raise BuildError("no copy of the build's tokenizer was found: give the original with --tokenizer FILE")
     _log.info("repair: building again from %d inputs, to know what the manifest is to say", len(record.inputs))
+    staging.remove_tree(DRIVERS)  # of a repair that was killed, which the lease has told already
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(found[0])
         file.flush()

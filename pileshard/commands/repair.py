@@ -16,8 +16,8 @@ def add(commands: Any) -> None:
         help="make damaged files again, to the same bytes",
         description="Verifies, and makes what is damaged again: from the shard, from kept runs, or from the inputs, "
         "which must be as they were. A file is replaced only by one that has the manifest's sha256. The same command "
-        "continues a repair that stopped. Exit code 0: sound now; 1: not; 2: wrong usage. Options after -- go to "
-        "Apache Beam.",
+        "continues a repair that stopped. Refuses while a build or another repair works on the dataset. Exit code 0: "
+        "sound now; 1: not; 2: wrong usage. Options after -- go to Apache Beam.",
     )
     argument = command.add_argument
     argument("url", metavar="URL", help="root of the dataset")
