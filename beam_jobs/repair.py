@@ -90,7 +90,14 @@ def repair(options: RepairOptions) -> RepairReport:
         lease = Lease(storage, "repair")
         if not storage.exists(MANIFEST) and not storage.exists(JOB):
             return _Repair(options, storage, lease).run()  # nothing can be made again, and nothing is written
-        with _without_new_folders(storage), lease:
+        with _without_new_folders(storage), contextlib.ExitStack() as held:
+            try:
+                held.enter_context(lease)
+            except NotImplementedError:
+                raise BuildError(
+                    f"{options.url}: this storage takes no files, so nothing can be made again there; `pileshard "
+                    "verify` says whether anything has to be"
+                ) from None
             return _Repair(options, storage, lease).run()
     except OSError as error:
         raise BuildError(os_sentence(error, options.url)) from error

@@ -7,8 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from pileshard.cli import main
 from pileshard.errors import BuildError
 from pileshard.format.storage import Storage
 from tests.built import DEMO_INPUTS, run_build
+from tests.servers.ranges import RangeHandler
 
 #: A repair that says when it is about to make files again, and waits for a word.
 _WAITS = (
@@ -190,3 +194,20 @@ def test_nothing_is_left_where_there_is_nothing_to_repair(sound: Path, tmp_path:
     shutil.copytree(sound, tmp_path / "copy", ignore=shutil.ignore_patterns("_build"))
     assert mend(tmp_path / "copy")
     assert not (tmp_path / "copy" / "_build").exists()
+
+
+def test_repair_of_what_takes_no_files_is_refused_in_a_sentence(
+    sound: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, ranges=True, directory=str(sound)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        assert main(["repair", f"http://127.0.0.1:{server.server_port}"]) == 1
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    told = capsys.readouterr().err
+    assert "this storage takes no files, so nothing can be made again there" in told
+    assert told.count("\n") == 1
