@@ -102,4 +102,4 @@ def test_unknown_file_system_exits_with_2(capsys: pytest.CaptureFixture[str]) ->
 
 def test_no_dataset_is_a_fault_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path / "none")]) == 1
-    assert "no dataset there" in capsys.readouterr().out
+    assert "there is nothing at" in capsys.readouterr().out
