@@ -4,13 +4,15 @@
 
 The corpus is the shared one (or the demo's, repeated, in a clone without it). The limit is zstd + JSON + fast
 tokenizer + a flat file of tokens in one process on one core, with no account, no order, no hashes. Whole commands are
-timed, imports included. Memory is each process's own high-water mark.
+timed, imports included; seconds of CPU are those of a command and its workers. Memory is each process's own high-water
+mark.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -56,9 +58,16 @@ def high_water(process: psutil.Process) -> int:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
 
-def run(command: list[str]) -> tuple[float, dict[int, int], str]:
-    """Seconds, high-water marks by process, and what it printed."""
+def cpu_of_children() -> float:
+    """Seconds of CPU of all processes that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run(command: list[str]) -> tuple[float, float, dict[int, int], str]:
+    """Seconds, seconds of CPU, high-water marks by process, and what it printed."""
     marks: dict[int, int] = {}
+    cpu = cpu_of_children()
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     done = threading.Event()
@@ -80,7 +89,7 @@ def run(command: list[str]) -> tuple[float, dict[int, int], str]:
     watcher.join()
     if process.returncode:
         sys.exit(f"{command[2]} failed")
-    return seconds, marks, out
+    return seconds, cpu_of_children() - cpu, marks, out
 
 
 def main() -> None:
@@ -103,12 +112,17 @@ def main() -> None:
             for number, path in enumerate(originals):
                 inputs.append(str(shutil.copy(path, f"{temp}/{copy}-{number:03d}.jsonl.zst")))
         for _ in range(args.rounds):
-            seconds, marks, out = run([sys.executable, "-c", LIMIT, str(tokenizer), f"{temp}/flat.bin", *inputs])
+            seconds, limit_cpu, marks, out = run(
+                [sys.executable, "-c", LIMIT, str(tokenizer), f"{temp}/flat.bin", *inputs]
+            )
             text = int(out.split()[-1])
             print(f"{text / 1e6:,.0f} MB of text in {len(inputs)} inputs, {tokenizer.name}, {os.cpu_count()} cores")
             limit = text / seconds
             peak = max(marks.values()) / 1e9
-            print(f"limit, one process:  {limit / 1e6:6.1f} MB/s  {seconds:5.1f} s  peak {peak:.2f} GB")
+            print(
+                f"limit, one process:  {limit / 1e6:6.1f} MB/s  {seconds:5.1f} s ({limit_cpu:.1f} of CPU)  "
+                f"peak {peak:.2f} GB"
+            )
             for workers in args.workers:
                 output = f"{temp}/dataset"
                 command = [
@@ -121,12 +135,12 @@ def main() -> None:
                     "--tokenizer",
                     str(tokenizer),
                 ]
-                seconds, marks, _ = run([*command, "--workers", str(workers), "--input", *inputs])
+                seconds, cpu, marks, _ = run([*command, "--workers", str(workers), "--input", *inputs])
                 rate = text / seconds
                 peak = max(marks.values()) / 1e9
                 print(
-                    f"build, {workers} worker(s):  {rate / 1e6:6.1f} MB/s  {seconds:5.1f} s  peak {peak:.2f} GB each  "
-                    f"{rate / limit:.0%} of the limit"
+                    f"build, {workers} worker(s):  {rate / 1e6:6.1f} MB/s  {seconds:5.1f} s ({cpu:.1f} of CPU)  "
+                    f"peak {peak:.2f} GB each  {rate / limit:.0%} of the limit, {limit_cpu / cpu:.0%} by CPU"
                 )
                 shutil.rmtree(output)
 
