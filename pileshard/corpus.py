@@ -172,7 +172,7 @@ class Corpus:
             mixture=Mixture.of(weights, epochs, exclude, totals),
             packing=packing,
             shard_documents=np.fromiter((shard.documents for shard in shards), dtype=np.int64, count=len(shards)),
-            fim=Fim.of(fim_rate, fim_spm_rate, fim_ids, self.manifest.eod_id, self.manifest.vocab_size),
+            fim=Fim.of(fim_rate, fim_spm_rate, fim_ids, self.manifest.eod_id),
             corpus=self,
             shards=shards,
         )

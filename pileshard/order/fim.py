@@ -44,11 +44,11 @@ class Fim:
     ids: tuple[int, int, int]
 
     @staticmethod
-    def of(rate: float, spm_rate: float, ids: Sequence[int] | None, eod_id: int, vocab_size: int) -> Fim | None:
+    def of(rate: float, spm_rate: float, ids: Sequence[int] | None, eod_id: int) -> Fim | None:
         """From what the readers take; None where the rate is 0.
 
         Raises:
-          OptionError: a rate is no share, or ids are missing or not three different ids of the vocabulary.
+          OptionError: a rate is no share, or ids are missing or not three different ids.
         """
         for name, share in (("fim_rate", rate), ("fim_spm_rate", spm_rate)):
             if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
@@ -60,8 +60,6 @@ class Fim:
             raise OptionError(f"fim_ids is {ids!r}; fim_rate needs the token ids (prefix, middle, suffix)")
         if len({*found, eod_id}) != _SENTINELS + 1:
             raise OptionError(f"fim_ids is {ids!r}; the three ids and the end-of-document id {eod_id} must differ")
-        if max(found) >= vocab_size:
-            raise OptionError(f"fim_ids is {ids!r}; the ids of the dataset's vocabulary are those below {vocab_size:,}")
         return Fim(float(rate), float(spm_rate), (int(found[0]), int(found[1]), int(found[2])))
 
     def state(self) -> dict[str, Any]:

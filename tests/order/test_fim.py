@@ -93,16 +93,12 @@ def test_it_depends_on_seed_position_and_document_alone() -> None:
         ((0.5, 0.5, (1, 2, -3)), r"fim_ids is \(1, 2, -3\)"),
         ((0.5, 0.5, (1, 2, 2)), "must differ"),
         ((0.5, 0.5, (1, 2, 0)), "end-of-document id 0 must differ"),
-        (
-            (0.5, 0.5, (1, 2, 80_000)),
-            r"80000\); the ids of the .* vocabulary are those below 80,000",
-        ),
     ],
 )
 def test_options_out_of_range_are_refused(options: tuple, words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        Fim.of(*options, eod_id=0, vocab_size=80_000)
+        Fim.of(*options, eod_id=0)
 
 
 def test_a_rate_of_zero_is_nothing() -> None:
-    assert Fim.of(0.0, 0.5, None, 0, 100) is None
+    assert Fim.of(0.0, 0.5, None, 0) is None

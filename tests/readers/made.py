@@ -136,7 +136,6 @@ def make_dataset(
     seed: int = 0,
     mean_document: float | dict[str, float] = 50,
     vocab_size: int = 50257,
-    spare_ids: int = 0,
     options: dict[str, Any] | None = None,
 ) -> Made:
     """Writes a dataset.
@@ -147,7 +146,6 @@ def make_dataset(
       seed: of the random tokens.
       mean_document: mean tokens of a document, for all or by source.
       vocab_size: above 65,536 makes uint32 tokens.
-      spare_ids: the last so many ids of the vocabulary stand in no document.
       options: for fsspec.
     """
     storage = Storage(url, options)
@@ -157,7 +155,7 @@ def make_dataset(
     lines = [0, 0, 0]
     for (source, split), sizes in sorted(shards.items()):
         for number, size in enumerate(sizes):
-            stream = rng.integers(1, vocab_size - spare_ids, size, dtype=dtype)
+            stream = rng.integers(1, vocab_size, size, dtype=dtype)
             docs, at = [], 0
             mean = mean_document[source] if isinstance(mean_document, dict) else mean_document
             for length in documents(rng, size, mean):

@@ -27,7 +27,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "segments": {"segment_ids": True},
     "best_fit": {"packing": "best_fit"},
     "document": {"packing": "document"},
-    "fim": {"fim_rate": 0.5, "fim_ids": (50_254, 50_255, 50_256)},
+    "fim": {"fim_rate": 0.5, "fim_ids": (70_000, 70_001, 70_002)},
     "mixture": {"weights": {"a": 1, "b": 2}},
 }
 SEED, SLOTS = 3, 12
@@ -37,9 +37,7 @@ Rows = dict[int, tuple[np.ndarray, ...]]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return make_dataset(
-        str(tmp_path_factory.mktemp("damage") / "sound"), SHARDS, mean_document={"a": 40, "b": 9}, spare_ids=3
-    )
+    return make_dataset(str(tmp_path_factory.mktemp("damage") / "sound"), SHARDS, mean_document={"a": 40, "b": 9})
 
 
 @pytest.fixture(params=[True, False], ids=["resident", "by chunks"])

@@ -14,13 +14,13 @@ from pileshard.corpus import open_corpus
 from pileshard.errors import OptionError
 from tests.readers.made import Made, make_dataset
 
-PREFIX, MIDDLE, SUFFIX = IDS = (50_254, 50_255, 50_256)  # the vocabulary's last, which stand in no document
+PREFIX, MIDDLE, SUFFIX = IDS = (70_000, 70_001, 70_002)  # beyond what the dataset's uint16 holds
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     shards = {("a", "train"): [4001, 3000], ("b", "train"): [9000]}
-    return make_dataset(str(tmp_path_factory.mktemp("fim")), shards, mean_document={"a": 40, "b": 15}, spare_ids=3)
+    return make_dataset(str(tmp_path_factory.mktemp("fim")), shards, mean_document={"a": 40, "b": 15})
 
 
 def rows_of(**options: Any) -> dict[str, np.ndarray]:

@@ -124,10 +124,3 @@ def test_storage_options_that_are_none_are_refused_and_not_shown(made: Made, val
 def test_limit_of_a_cache_may_be_written_in_powers_of_ten(made: Made, tmp_path: Path) -> None:
     rows = pileshard.numpy_dataset(path=made.url, seq_len=16, cache_dir=tmp_path, cache_bytes=64e9)  # type: ignore[arg-type]
     assert next(rows)[0].shape == (8, 16)
-
-
-def test_ids_beyond_the_vocabulary_do_not_fill_in_the_middle(made: Made) -> None:
-    size = made.manifest.vocab_size
-    refused(made, f"vocabulary are those below {size:,}", fim_rate=0.5, fim_ids=(1, 2, size))
-    rows = pileshard.numpy_dataset(path=made.url, seq_len=16, fim_rate=0.5, fim_ids=(1, 2, size - 1))
-    assert next(rows)[0].shape == (8, 16)
