@@ -38,6 +38,7 @@ continues a build that died, and the bytes of the shards depend on the inputs, t
     monitor.py          what the driver shows of it, and leaves for others
     status.py           what `pileshard status` tells of a build
     resume.py           what an output holds already, and whether a command may continue it
+    changes.py          inputs that are not as an earlier command found them
     lease.py            one driver at a time; who works on an output
     leftovers.py        what dead attempts left (`pileshard clean`)
     space.py            the space that a build needs, and what there is

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from beam_jobs import finish
+from beam_jobs.changes import take_changes
 from beam_jobs.engine_workers import engine_workers
 from beam_jobs.forecast import Forecast, make_forecast
 from beam_jobs.gather_plan import gathered, plan_gather
@@ -40,7 +41,7 @@ from beam_jobs.leftovers import live_command
 from beam_jobs.lent_tokenizers import lent_tokenizer
 from beam_jobs.memory import run_bytes
 from beam_jobs.options import BuildOptions
-from beam_jobs.resume import check_same_job, forget_changed
+from beam_jobs.resume import check_same_job
 from beam_jobs.shard_plan import GROUP_COUNT, GroupPlan, group_path, merge_items, plan_groups
 from beam_jobs.space import check_space
 from beam_jobs.spread import Spread, parts_plan
@@ -176,7 +177,7 @@ class _Driver:
         check_not_empty(self.job)
         if self.options.space_check:
             check_space(self.job, self.tokenizer)
-        forget_changed(self.storage, self.job)
+        take_changes(self.storage, self.job)
         if not self.storage.write_new(JOB, msgspec.json.encode(self.job.record, order="deterministic")):
             check_same_job(self.storage, self.job, self.options)
             write_json(self.storage, JOB, self.job.record)

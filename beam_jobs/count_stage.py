@@ -27,13 +27,18 @@ from pileshard.ingest.parts import Entry
 _READ_BYTES = 4 << 20
 
 
-def count_items(plan: PartsPlan) -> list[CountItem | HashItem]:
-    """The work of the stage: for each input to be entered, one item a part and one for the hashes."""
+def count_items(plan: PartsPlan, states: Sequence[str]) -> list[CountItem | HashItem]:
+    """The work of the stage: for each input to be entered, one item a part and one for the hashes.
+
+    Args:
+      plan: of the build.
+      states: of the inputs.
+    """
     items: list[CountItem | HashItem] = []
     for number, cut in enumerate(plan.inputs):
         if cut.way != "enter":
             continue
-        items.append(HashItem(input=number, cuts=tuple(cut.cuts)))
+        items.append(HashItem(input=number, cuts=tuple(cut.cuts), state=states[number]))
         items += [
             CountItem(
                 input=number,
@@ -42,6 +47,7 @@ def count_items(plan: PartsPlan) -> list[CountItem | HashItem]:
                 begin=cut.cuts[part],
                 end=cut.cuts[part + 1],
                 container=cut.container,
+                state=states[number],
             )
             for part in range(cut.parts)
         ]

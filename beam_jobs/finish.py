@@ -27,6 +27,7 @@ from beam_jobs.job import (
     Job,
     MergeReceipt,
     TokenizeReceipt,
+    receipt_path,
     runs_dir,
 )
 from beam_jobs.lease import forget_dead
@@ -48,7 +49,7 @@ _MASK = (1 << 64) - 1
 
 
 def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry]:
-    """Adds up the parts of each input and checks that they agree.
+    """Adds up the parts of each input and checks that they agree; where they do not, they are forgotten.
 
     Raises:
       BuildError: the parts of an input saw different bytes, or their lines are not all its lines.
@@ -67,7 +68,12 @@ def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry
             continue
         parts_of_it = joined(mine)
         if parts_of_it is None or (end := parts_of_it[-1].end) is None:
-            raise BuildError(f"{entry.url}: changed while it was read; an input must not change during a build")
+            for receipt in mine:
+                job.storage().remove(receipt_path(job.fingerprint, receipt.item))
+            raise BuildError(
+                f"{entry.url}: changed while it was read; an input must not change during a build. The same command "
+                "reads it from its begin"
+            )
         rejected: dict[str, int] = {}
         for receipt in mine:
             for reason, count in receipt.rejected.items():

@@ -40,6 +40,11 @@ class InputFile(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     version: str
 
+    @property
+    def state(self) -> str:
+        """What the file was like: two files of one name and another content have another state, as far as is known."""
+        return f"{self.size} {self.version}"
+
 
 def _glob(fs: Any, path: str) -> list[str]:
     """What a pattern names. A directory that cannot be listed is an error: fsspec would pass over its files."""

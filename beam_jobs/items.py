@@ -58,7 +58,9 @@ def run_item(job: Job, item: Item, token_bytes: int, eod_id: int) -> Receipt | N
         check_not_overtaken(storage, item)
         write_json(storage, path, receipt)
         return receipt
-    except (PileshardError, OSError, MemoryError) as error:
+    except (PileshardError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _lacks_threads(error):
+            raise
         leave_failure(storage, item, error)
         # Engines log what is raised, and its text may be of foreign origin.
         raise BuildError(sentence(error, item)) from None
@@ -93,7 +95,16 @@ def sentence(error: BaseException, item: Item) -> str:
         return redact(str(error))
     if isinstance(error, OSError):
         return os_sentence(error, item.name)
+    if _lacks_threads(error):
+        return (
+            f"{item.name}: the system starts no more threads; raise the limit on processes (ulimit -u, or the "
+            "container's), or lower --workers, and run the same command again"
+        )
     return f"{item.name}: out of memory; lower --run-bytes or give the worker more, and run the same command again"
+
+
+def _lacks_threads(error: BaseException) -> bool:
+    return "start new thread" in str(error)
 
 
 def os_sentence(error: OSError, name: str) -> str:

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 #: Version of `_build/job.json`. It is the memory of one release's build, so no other version is read.
-JOB_VERSION = 1
+JOB_VERSION = 2
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     def fingerprint(self) -> str:
         """Names everything that the shards' bytes depend on, but for the inputs' bytes themselves.
 
-        Sizes are not in it: an input that was cut off and is copied anew belongs to the same build (`resume.py`).
+        Sizes are not in it: an input that was cut off and is copied anew belongs to the same build (`changes.py`).
         """
         named = msgspec.structs.replace(
             self, inputs=[msgspec.structs.replace(entry, size=0, version="") for entry in self.inputs]
@@ -143,6 +143,8 @@ class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
       end: the stored byte after it; None for the last part, which proves that the input ends.
       entry: where the range begins at a frame whose place among the lines is known.
       input_sha256: of the whole input, where that is known before.
+      state: of the input when the driver looked (`InputFile.state`): a receipt of what a file was before is not found
+        for what it is now.
     """
 
     input: int
@@ -153,6 +155,7 @@ class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
     end: int | None = None
     entry: Entry | None = None
     input_sha256: str = ""
+    state: str = ""
 
     @property
     def name(self) -> str:
@@ -196,7 +199,7 @@ class GatherItem(msgspec.Struct, frozen=True, kw_only=True, tag="gather"):
 
 
 class CountItem(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
-    """A range of an input's stored bytes whose text is counted, so that a part can begin there."""
+    """A range of an input's stored bytes whose text is counted, so that a part can begin there; the input's state."""
 
     input: int
     part: int
@@ -204,6 +207,7 @@ class CountItem(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
     begin: int
     end: int
     container: str
+    state: str = ""
 
     @property
     def name(self) -> str:
@@ -212,10 +216,11 @@ class CountItem(msgspec.Struct, frozen=True, kw_only=True, tag="count"):
 
 
 class HashItem(msgspec.Struct, frozen=True, kw_only=True, tag="hash"):
-    """An input whose stored bytes are hashed, whole and between the cuts, while others count their text."""
+    """An input whose stored bytes are hashed, whole and between the cuts, while others count their text; its state."""
 
     input: int
     cuts: tuple[int, ...]
+    state: str = ""
 
     @property
     def name(self) -> str:

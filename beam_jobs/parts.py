@@ -221,6 +221,8 @@ def joined(receipts: Iterable[TokenizeReceipt]) -> list[TokenizeReceipt] | None:
     if first is None or (first.text, first.lines) != (START.text, START.lines):
         return None
     for before, after in pairwise(parts):
-        if before.end is None or before.end != after.begin or entered != (after.item.entry is not None):
+        if before.end is None or after.begin is None or not before.end.is_same(after.begin):
+            return None
+        if entered != (after.item.entry is not None):
             return None
     return parts if parts[-1].end is not None else None

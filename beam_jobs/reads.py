@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -51,14 +50,18 @@ def one_ahead(items: Iterator[T], alone: Callable[[T], bool] = lambda _: False) 
     """
     with ThreadPoolExecutor(1, "pileshard-one-ahead") as pool:
         coming: Future[T | None] | None = None
+        threads = True
         while True:
             item = next(items, None) if coming is None else coming.result()
             if item is None:
                 return
             coming = None
-            if not alone(item):
-                with contextlib.suppress(RuntimeError):  # no thread can be had: the caller's makes it
+            if threads and not alone(item):
+                try:
                     coming = pool.submit(next, items, None)
+                except RuntimeError:  # no thread can be had: what it was given to do must not be done later
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    threads = False
             held = [item]
             del item
             yield held.pop()

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from dataclasses import dataclass
-
 import msgspec
 
-from beam_jobs.inputs import InputFile
-from beam_jobs.job import RECEIPTS, Job, JobRecord, TokenizeReceipt, read_job, read_receipt
+from beam_jobs.changes import changes
+from beam_jobs.job import Job, JobRecord, read_job
 from beam_jobs.options import BuildOptions
-from beam_jobs.parts import joined
-from beam_jobs.reads import side_by_side
-from beam_jobs.shard_plan import GROUP_COUNT
 from pileshard.errors import BuildError
 from pileshard.format.manifest import Manifest
 from pileshard.format.paths import MANIFEST
-from pileshard.format.storage import Storage, open_url
-
-_log = logging.getLogger("pileshard.build")
+from pileshard.format.storage import Storage
 
 
 def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifest | None:
@@ -48,9 +39,7 @@ def check_same_job(storage: Storage, job: Job, options: BuildOptions) -> Manifes
         return None
     difference = _difference(before, job.record)
     if difference is None:
-        changed = changed_inputs(storage, before, job, complete)
-        read = next((change for change in changed if change.read), None)
-        difference = read.what if read else None
+        difference = next((change.what for change in changes(storage, before, job, complete) if change.refused), None)
     if difference is not None:
         raise BuildError(
             f"{storage.url}: holds a {'dataset' if complete else 'build'} of something else: {difference}. "
@@ -91,93 +80,3 @@ def _difference(before: JobRecord, now: JobRecord) -> str | None:
         if url not in was:
             return f"the input {url} is new"
     return None
-
-
-@dataclass(frozen=True)
-class Change:
-    """An input that has other bytes than an earlier command on the output met.
-
-    Attributes:
-      number: of the input.
-      what: is different, in words.
-      read: whether documents of it may be in what is there already, as they were.
-      leftovers: receipts of it that hold no longer.
-    """
-
-    number: int
-    what: str
-    read: bool
-    leftovers: list[str]
-
-
-def changed_inputs(storage: Storage, before: JobRecord, job: Job, complete: bool) -> list[Change]:
-    """The inputs that changed since an earlier command.
-
-    One of which no complete pass is there (it was cut off or damaged, and is copied anew) is simply read from its
-    begin. Its size is asked first, then its time or tag of change; only where that alone differs, the bytes are hashed:
-    a copied or touched file is the same input.
-
-    Args:
-      storage: the output.
-      before: the earlier command's record; its inputs have the same URLs.
-      job: of this command.
-      complete: whether there is a manifest.
-    """
-    pairs = list(zip(before.inputs, job.record.inputs, strict=True))
-    suspects = [number for number, (old, new) in enumerate(pairs) if old != new]
-    if not suspects:
-        return []
-    receipts = _receipts(storage)
-    planned = complete or storage.exists(GROUP_COUNT)
-    hashes = {e.url: e.sha256 for e in Manifest.read(storage).inputs if e.sha256} if complete else {}
-    found = []
-    for number in suspects:
-        old, new = pairs[number]
-        mine = {path: receipt for path, receipt in receipts.items() if _is_of(path, number)}
-        passes = [receipt for receipt in mine.values() if receipt is not None and not receipt.skipped]
-        if old.size != new.size:
-            what = f"the input {new.url} had {old.size:,} bytes, now {new.size:,}"
-        else:
-            known = hashes.get(new.url) or next((r.input_sha256 for r in passes if r.input_sha256), "")
-            if not known or _sha256(new, job) == known:
-                continue
-            what = f"the input {new.url} has other bytes than when it was read"
-        found.append(Change(number, what, planned or joined(passes) is not None, list(mine)))
-    return found
-
-
-def _receipts(storage: Storage) -> dict[str, TokenizeReceipt | None]:
-    """Paths of all receipts, with those of tokenize items."""
-    paths = storage.files(RECEIPTS)
-    tokenized = [path for path in paths if path.startswith(f"{RECEIPTS}/tokenize-")]
-    read = side_by_side(lambda path: read_receipt(storage, path, TokenizeReceipt), tokenized)
-    return {**dict.fromkeys(paths), **dict(zip(tokenized, read, strict=True))}
-
-
-def _is_of(path: str, number: int) -> bool:
-    """Whether a receipt is of the first stages' work on an input."""
-    return path.startswith(tuple(f"{RECEIPTS}/{stage}-{number:05d}-" for stage in ("count", "hash", "tokenize")))
-
-
-def _sha256(entry: InputFile, job: Job) -> str:
-    digest = hashlib.sha256()
-    with open_url(entry.url, job.storage_options, retry=job.retry) as file:
-        while chunk := file.read(8 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def forget_changed(storage: Storage, job: Job) -> None:
-    """Drops what an earlier command found in inputs that were copied anew since: they are read from their begin.
-
-    Raises:
-      BuildError: the record of the build is damaged.
-    """
-    try:
-        before = read_job(storage)
-    except FileNotFoundError:
-        return
-    for change in changed_inputs(storage, before, job, complete=False):
-        _log.warning("%s: it is read from its begin", change.what)
-        for path in change.leftovers:
-            storage.remove(path)

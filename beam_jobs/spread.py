@@ -65,7 +65,7 @@ class Spread:
     def __init__(self, plan: PartsPlan, job: Job, stages: Stages) -> None:
         self._plan = plan
         self._job = job
-        counts = count_items(plan)
+        counts = count_items(plan, [entry.state for entry in job.record.inputs])
         sizes = [entry.size for entry in job.record.inputs]
         kind = CountReceipt | HashReceipt
         receipts = stages.do("count", counts, kind, []) if counts else []  # type: ignore[arg-type]
@@ -104,6 +104,7 @@ class Spread:
                 end=None if entry is None and part + 1 == len(parts) else one.cuts[part + 1],
                 entry=entry,
                 input_sha256=sha256,
+                state=self._job.record.inputs[number].state,
             )
             for part, entry in enumerate(parts)
         ]

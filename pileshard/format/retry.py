@@ -201,7 +201,7 @@ def attempts(
     began = time.monotonic()
     while True:
         try:
-            return request()
+            return _asked(request)
         except (FileNotFoundError, NotADirectoryError, NotImplementedError, PileshardError) as error:
             attempt += 1
             if not isinstance(error, also) or attempt >= min(_MORE_ATTEMPTS, retry.attempts):
@@ -222,6 +222,16 @@ def attempts(
             time.sleep(pause)
         elif stopped(pause):
             raise failed
+
+
+def _asked(request: Callable[[], T]) -> T:
+    """What a request gives. fsspec takes whatever befalls a question over HTTP for absence; that is undone here."""
+    try:
+        return request()
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, Exception) and is_transient(error.__cause__):
+            raise error.__cause__ from None
+        raise
 
 
 def told(error: BaseException, where: str, retry: Retry, attempt: int, retries: Retries | None) -> float:

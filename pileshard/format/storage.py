@@ -240,11 +240,11 @@ class Storage:
         if self.is_local:
             return self._local.run(lambda: local_files.is_there(self.path(relative)), self.path(relative))
 
-        def look() -> bool:
-            self.fs.invalidate_cache()
-            return bool(self.fs.exists(self.path(relative)))
-
-        return self._attempts(look, relative)
+        try:  # `fs.exists` would take any fault of some stores for absence
+            self._attempts(lambda: self._info(relative), relative)
+        except FileNotFoundError:
+            return False
+        return True
 
     def size(self, relative: str) -> int:
         """Size of a file in bytes; FileNotFoundError if it is not there."""
@@ -403,7 +403,7 @@ class Storage:
                 return False
             return True
 
-        if self.fs.exists(path):  # clients that know no `mode` write over what is there
+        if self.exists(relative):  # clients that know no `mode` write over what is there
             return False
         return attempts(put, lambda: self.url_of(relative), self.retry, retries=self.retries, what="written")
 

@@ -36,17 +36,32 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True):
       lines: newlines before it.
       inside: whether it is inside a line, which then belongs to what comes before.
       digest: of all stored bytes before it (xxh3, hex), where they were read; else "".
+      tail: of the text from there to the end of the line that is open there (xxh3, hex), as one side or the other has
+        read it; "" where it has not.
     """
 
     text: int
     lines: int
     inside: bool
     digest: str = ""
+    tail: str = ""
 
     @property
     def lines_begun(self) -> int:
         """Lines that begin before it."""
         return self.lines + self.inside
+
+    def is_same(self, other: Seam) -> bool:
+        """Whether both sides saw the same, as far as each has looked.
+
+        A line that goes on through a whole part has no tail on that part's side: it is then not compared.
+        """
+        tails = {self.tail, other.tail} - {""}
+        return len(tails) < 2 and self.without_tail() == other.without_tail()
+
+    def without_tail(self) -> Seam:
+        """The place alone."""
+        return msgspec.structs.replace(self, tail="")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +153,8 @@ class PartReader:
         self._stored = StoredBytes(raw, self._seen, at=entry.at if entry else 0, marks=self._marks)
         self._cutter: LineCutter | None = None
         self._text_digest = xxhash.xxh3_128()
+        self._passed = xxhash.xxh3_128()  # text of a line that began before the part
+        self._to_the_end = entry is None and end is None
         self._tally = Tally(entry.begin if entry else START)
 
     def _seen(self, chunk: bytes) -> None:
@@ -167,6 +184,8 @@ class PartReader:
             ready = self._cutter.finish()
             while ready:
                 yield ready.pop()
+        elif self._to_the_end and self.begin is not None and self.begin.inside:
+            self.begin = msgspec.structs.replace(self.begin, tail=self._passed.hexdigest())
         if self._entry is not None:
             self._check_entry(self._entry)
 
@@ -215,11 +234,16 @@ class PartReader:
         """What the line that is open at the part's end lacks, if there is one and it began in the part."""
         if not self._tally.inside or self._cutter is None:
             return
+        assert self.end is not None
+        tail = xxhash.xxh3_128()
         for data in text:
             stop = data.find(b"\n") + 1
-            yield data[:stop] if stop else data
+            mine = data[:stop] if stop else data
+            tail.update(mine)
+            yield mine
             if stop:
-                return
+                break
+        self.end = msgspec.structs.replace(self.end, tail=tail.hexdigest())
 
     def _feed(self, data: bytes) -> list[LineBlock]:
         if self._cutter is None:
@@ -228,14 +252,17 @@ class PartReader:
             if self.begin.inside:
                 stop = data.find(b"\n") + 1
                 before = self._tally.text - len(data)
+                self._passed.update(data[:stop] if stop else data)
                 if not stop:
                     return []
+                self.begin = msgspec.structs.replace(self.begin, tail=self._passed.hexdigest())
                 offset, data = before + stop, data[stop:]
             self._cutter = LineCutter(self._block_bytes, first_line=first, first_offset=offset)
         return self._cutter.feed(data)
 
     def _check_entry(self, entry: Entry) -> None:
-        found = (self.end, self._text_digest.hexdigest())
+        assert self.end is not None
+        found = (self.end.without_tail(), self._text_digest.hexdigest())
         if found != (entry.end, entry.text_digest):
             raise BuildError(
                 f"{self._url}: the text of the part that begins at byte {entry.at:,} is not what was counted before; "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import logging
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from backports import zstd
@@ -65,10 +69,7 @@ def test_inputs_that_were_read_before_are_not_read_again(
     """The largest input is read first, so the others are read only by a build that leaves it out for now."""
     whole = Path(inputs[1]).read_bytes()
     Path(inputs[1]).write_bytes(whole[:-20])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("beam_jobs.build.plan_groups", lambda *_: (_ for _ in ()).throw(BuildError("stopped")))
-        with pytest.raises(BuildError, match="stopped"):
-            run_build(tmp_path / "dataset", inputs, on_bad_input="skip", parts_per_input=3)
+    stop_at("build.plan_groups", tmp_path / "dataset", inputs, on_bad_input="skip", parts_per_input=3)
     Path(inputs[1]).write_bytes(whole)
     with caplog.at_level(logging.INFO, "pileshard.build"):
         manifest = run_build(tmp_path / "dataset", inputs, parts_per_input=3).manifest
@@ -77,11 +78,27 @@ def test_inputs_that_were_read_before_are_not_read_again(
     assert all(entry.skipped is None for entry in manifest.inputs)
 
 
-def test_an_input_that_was_read_whole_must_not_change(tmp_path: Path, inputs: list[str]) -> None:
+def stopped(*_: Any) -> None:
+    raise BuildError("stopped")
+
+
+def stop_at(stage: str, output: Path, inputs: list[str], **options: Any) -> None:
+    """Runs a build up to a function of the driver."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("beam_jobs.build.plan_groups", lambda *_: (_ for _ in ()).throw(BuildError("stopped")))
+        patch.setattr(f"beam_jobs.{stage}", stopped)
         with pytest.raises(BuildError, match="stopped"):
-            run_build(tmp_path / "dataset", inputs, parts_per_input=3)
+            run_build(output, inputs, **options)
+
+
+def copy_anew(path: str, data: bytes, *, seconds: int = 5) -> None:
+    """Writes a file with a time of change that differs from what it had."""
+    before = os.stat(path).st_mtime_ns
+    Path(path).write_bytes(data)
+    os.utime(path, ns=(before, before + seconds * 10**9))
+
+
+def test_an_input_that_was_read_whole_must_not_change(tmp_path: Path, inputs: list[str]) -> None:
+    stop_at("build.plan_groups", tmp_path / "dataset", inputs, parts_per_input=3)
     write_frames(Path(inputs[1]), 901, 9)
     with pytest.raises(BuildError, match=r"1\.jsonl\.zst had .* bytes, now"):
         run_build(tmp_path / "dataset", inputs, parts_per_input=3)
@@ -90,10 +107,7 @@ def test_an_input_that_was_read_whole_must_not_change(tmp_path: Path, inputs: li
 def test_an_input_that_was_left_out_of_planned_shards_must_not_change(tmp_path: Path, inputs: list[str]) -> None:
     whole = Path(inputs[1]).read_bytes()
     Path(inputs[1]).write_bytes(whole[:-20])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("beam_jobs.build.merge_items", lambda *_: (_ for _ in ()).throw(BuildError("stopped")))
-        with pytest.raises(BuildError, match="stopped"):
-            run_build(tmp_path / "dataset", inputs, on_bad_input="skip")
+    stop_at("build.merge_items", tmp_path / "dataset", inputs, on_bad_input="skip")
     Path(inputs[1]).write_bytes(whole)
     with pytest.raises(BuildError, match=r"1\.jsonl\.zst had .* bytes, now"):
         run_build(tmp_path / "dataset", inputs, on_bad_input="skip")
@@ -111,3 +125,113 @@ def test_a_damaged_input_of_the_same_size_is_read_again_after_it_is_mended(tmp_p
     Path(inputs[1]).write_bytes(whole)
     run_build(tmp_path / "dataset", inputs, parts_per_input=4)
     assert shard_hashes(tmp_path / "dataset") == shard_hashes(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_damage_in_the_line_at_a_cut_leaves_nothing_behind(tmp_path: Path, touched: bool) -> None:
+    """The part before the cut takes the damaged tail of that line, and only the last part sees that all is damaged."""
+    lines = [json.dumps(document(f"{n} " * 40 + "word " * (n % 50), f"S{n % 2}")).encode() for n in range(6000)]
+    path = tmp_path / "0.jsonl.gz"
+    whole = gzip.compress(b"\n".join(lines) + b"\n", compresslevel=0, mtime=0)
+    path.write_bytes(whole)
+    times = os.stat(path).st_mtime_ns
+    run_build(tmp_path / "undisturbed", [str(path)], parts_per_input=3)
+    cuts = json.loads(parts_of(tmp_path, path))["inputs"][0]["cuts"]
+    damaged = bytearray(whole)
+    damaged[cuts[1] + 3] ^= 1
+    assert b"\n" not in whole[cuts[1] - 2 : cuts[1] + 5]
+    path.write_bytes(damaged)
+    os.utime(path, ns=(times, times))
+    output = tmp_path / "dataset"
+    with pytest.raises(PileshardError, match=r"0\.jsonl\.gz"):
+        run_build(output, [str(path)], parts_per_input=3)
+    assert list((output / "_build" / "receipts").glob("tokenize-00000-000-*"))
+    for receipt in (output / "_build" / "receipts").glob("tokenize-00000-001-*"):
+        receipt.unlink()  # as if it had failed first: its bytes up to the next cut would tell, too
+    path.write_bytes(whole)
+    os.utime(path, ns=(times, times + touched * 10**9))
+    if not touched:  # nothing tells that it is another file, but the two sides of the cut
+        with pytest.raises(BuildError, match="changed while it was read"):
+            run_build(output, [str(path)], parts_per_input=3)
+    run_build(output, [str(path)], parts_per_input=3)
+    assert shard_hashes(output) == shard_hashes(tmp_path / "undisturbed")
+
+
+def parts_of(tmp_path: Path, path: Path) -> bytes:
+    """The plan of parts that a build of an input in three parts makes."""
+    stop_at("build.plan_groups", tmp_path / "planned", [str(path)], parts_per_input=3)
+    return (tmp_path / "planned" / "_build" / "parts.json").read_bytes()
+
+
+@pytest.mark.parametrize("policy", ["skip", "fail"])
+def test_an_input_that_was_left_out_for_now_is_taken_once_it_is_mended(
+    tmp_path: Path, inputs: list[str], policy: str
+) -> None:
+    whole = Path(inputs[1]).read_bytes()
+    damaged = bytearray(whole)
+    damaged[-30] ^= 0xFF
+    copy_anew(inputs[1], damaged)
+    stop_at("build.plan_groups", tmp_path / "dataset", inputs, on_bad_input="skip")
+    copy_anew(inputs[1], whole)
+    manifest = run_build(tmp_path / "dataset", inputs, on_bad_input=policy).manifest
+    assert manifest.documents == 2400
+
+
+def test_an_input_that_was_left_out_is_refused_once_shards_are_planned_or_made(
+    tmp_path: Path, inputs: list[str]
+) -> None:
+    whole = Path(inputs[1]).read_bytes()
+    damaged = bytearray(whole)
+    damaged[-30] ^= 0xFF
+    copy_anew(inputs[1], damaged)
+    stop_at("build.merge_items", tmp_path / "dataset", inputs, on_bad_input="skip")
+    copy_anew(inputs[1], whole)
+    for parts in (1, 3):
+        with pytest.raises(BuildError, match="which was left out, has changed since"):
+            run_build(tmp_path / "dataset", inputs, on_bad_input="skip", parts_per_input=parts)
+    copy_anew(inputs[1], damaged)
+    run_build(tmp_path / "complete", inputs, on_bad_input="skip")
+    copy_anew(inputs[1], whole)
+    with pytest.raises(BuildError, match="which was left out, has changed since"):
+        run_build(tmp_path / "complete", inputs, on_bad_input="skip")
+
+
+def test_counts_of_a_file_that_was_replaced_do_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "0.jsonl"
+    texts = [[json.dumps(document(f"{word} {n}", "S")) + "\n" for n in range(1000)] for word in ("one", "two")]
+    path.write_text("".join(texts[0]))
+    stop_at("spread.entries", tmp_path / "dataset", [str(path)], parts_per_input=3)
+    assert list((tmp_path / "dataset" / "_build" / "receipts").glob("count-*"))
+    copy_anew(str(path), "".join(texts[1]).encode())
+    run_build(tmp_path / "dataset", [str(path)], parts_per_input=3)
+    run_build(tmp_path / "undisturbed", [str(path)], parts_per_input=3)
+    assert shard_hashes(tmp_path / "dataset") == shard_hashes(tmp_path / "undisturbed")
+
+
+def test_what_is_touched_or_copied_is_not_read_again(
+    tmp_path: Path, inputs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stop_at("build.plan_groups", tmp_path / "dataset", inputs, parts_per_input=3)
+    for path in inputs:
+        copy_anew(path, Path(path).read_bytes())
+    with caplog.at_level(logging.INFO, "pileshard.build"):
+        run_build(tmp_path / "dataset", inputs, parts_per_input=3)
+    assert any("tokenize: 9 of 9 items" in message for message in done_already(caplog)), done_already(caplog)
+
+
+def test_a_receipt_that_comes_late_is_not_taken_for_another_file(tmp_path: Path, inputs: list[str]) -> None:
+    """A worker of a killed driver may write it after the file was replaced."""
+    output, aside = tmp_path / "dataset", tmp_path / "aside"
+    stop_at("build.plan_groups", output, inputs)
+    [receipt] = (output / "_build" / "receipts").glob("tokenize-00001-*")
+    shutil.move(receipt, aside)
+    write_frames(Path(inputs[1]), 1200, 9)
+    shutil.move(aside, receipt)
+    with pytest.raises(BuildError, match="bytes, now"):  # for all that this command can know, it was read whole
+        run_build(output, inputs)
+    shutil.move(receipt, aside)
+    stop_at("build.plan_groups", output, inputs)
+    shutil.move(aside, receipt)
+    assert run_build(output, inputs).manifest.documents == 2700
+    run_build(tmp_path / "undisturbed", inputs)
+    assert shard_hashes(output) == shard_hashes(tmp_path / "undisturbed")

@@ -130,3 +130,16 @@ def test_where_no_thread_can_be_had_items_come_all_the_same(monkeypatch: pytest.
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert list(one_ahead(iter(range(1, 50)))) == list(range(1, 50))
+
+
+def test_where_a_thread_can_be_had_only_later_no_item_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, refused = threading.Thread.start, []
+
+    def refuse_once(self: threading.Thread) -> None:
+        if not refused:
+            refused.append(1)
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    assert list(one_ahead(iter(range(1, 50)))) == list(range(1, 50))

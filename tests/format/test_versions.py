@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pileshard
+from beam_jobs.job import JOB_VERSION
 from pileshard.audit.verify import verify
 from pileshard.cli import main
 from pileshard.errors import DatasetError
@@ -113,7 +114,7 @@ def test_a_newer_manifest_is_never_replaced_and_a_damaged_one_is_made_again(
     assert {name: made[name] for name in names} == {name: wanted[name] for name in names}
 
 
-@pytest.mark.parametrize("version", [0, 2, "1.5", None])
+@pytest.mark.parametrize("version", [1, 3, "1.5", None])
 def test_the_record_of_a_build_by_another_release_is_not_taken_for_ones_own(
     version: Any, built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,7 +127,10 @@ def test_the_record_of_a_build_by_another_release_is_not_taken_for_ones_own(
     for command in (["status", str(root)], [*build, "--input", *DEMO_INPUTS], ["repair", str(root), "--workers", "1"]):
         assert main(command) == 1, command
         said = "".join(capsys.readouterr())
-        assert f"is of version {version!r}, and this release reads version 1: use the release that began" in said
+        assert (
+            f"is of version {version!r}, and this release reads version {JOB_VERSION}: use the release that began"
+            in said
+        )
     assert not (root / "manifest.json").exists()
 
 

@@ -47,7 +47,7 @@ def read_through(stored: bytes, cuts: list[int], sizes=()) -> Lines:
         last = number == len(cuts) - 2
         reader = PartReader(ShortReads(stored, sizes), "input", begin=begin, end=None if last else end)
         out += lines_in(reader.blocks())
-        assert reader.begin == before
+        assert before.is_same(reader.begin)
         before = reader.end
     assert before is not None
     return out

@@ -158,3 +158,31 @@ def test_server_without_ranges_is_one_stream_that_is_begun_again(tmp_path: Path)
         file = open_url(f"http://127.0.0.1:{proxy.port}/input.zst", retry=QUICK, retries=retries)
         assert file.read() == data
         assert retries.total >= 1
+
+
+@pytest.mark.parametrize("fault", ["503", "429"])
+def test_a_question_that_fails_over_http_is_asked_again_and_is_no_absence(tmp_path: Path, fault: str) -> None:
+    """fsspec says of any such failure that there is no file."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "input.zst").write_bytes(b"data")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, ranges=True, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with contextlib.closing(_Stopping(server)), proxied(server.server_address[1]) as proxy:
+        left = [0]
+
+        def fail(method: str, path: str, ranged: str) -> str:
+            left[0] -= 1
+            return fault if left[0] >= 0 else ""
+
+        proxy.fault = fail
+        storage = Storage(f"http://127.0.0.1:{proxy.port}", retry=QUICK)
+        for ask in (storage.exists, storage.size):
+            left[0] = 4  # two questions of a HEAD and a GET
+            assert ask("input.zst")
+            assert left[0] < 0
+        assert not storage.exists("another.zst")
+        with pytest.raises(FileNotFoundError):
+            storage.size("another.zst")
+        left[0] = 10**6
+        with pytest.raises(StorageError, match="after 8 attempts"):
+            storage.exists("input.zst")
