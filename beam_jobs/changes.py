@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -26,7 +27,9 @@ from beam_jobs.job import (
     HashReceipt,
     Job,
     JobRecord,
+    TokenizeItem,
     TokenizeReceipt,
+    finished,
     read_job,
     read_receipt,
     receipt_path,
@@ -122,6 +125,15 @@ def take_changes(storage: Storage, job: Job) -> None:
                 write_json(storage, receipt_path(job.fingerprint, item), msgspec.structs.replace(receipt, item=item))
             if receipt.item.state != new.state:
                 storage.remove(path)
+
+
+def take_again(storage: Storage, job: Job, items: Sequence[TokenizeItem]) -> None:
+    """Lets inputs that an earlier command left out be tried again, unless shards are planned without them."""
+    if storage.exists(GROUP_COUNT):
+        return
+    for item, receipt in finished(storage, job.fingerprint, list(items), TokenizeReceipt):
+        if receipt is not None and receipt.skipped:
+            storage.remove(receipt_path(job.fingerprint, item))
 
 
 def _receipts(storage: Storage, numbers: list[int]) -> dict[int, dict[str, _Receipt]]:
