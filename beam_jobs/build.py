@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from beam_jobs import finish
-from beam_jobs.changes import take_again, take_changes
+from beam_jobs.changes import settled_changes, take_again
 from beam_jobs.engine_workers import engine_workers
 from beam_jobs.forecast import Forecast, make_forecast
 from beam_jobs.gather_plan import gathered, plan_gather
@@ -177,10 +177,10 @@ class _Driver:
         check_not_empty(self.job)
         if self.options.space_check:
             check_space(self.job, self.tokenizer)
-        take_changes(self.storage, self.job)
         if not self.storage.write_new(JOB, msgspec.json.encode(self.job.record, order="deterministic")):
             check_same_job(self.storage, self.job, self.options)
-            write_json(self.storage, JOB, self.job.record)
+            with settled_changes(self.storage, self.job):
+                write_json(self.storage, JOB, self.job.record)
         if not self.storage.exists(JOB_TOKENIZER):
             self.storage.write_bytes(JOB_TOKENIZER, self.tokenizer_bytes)
         take_failures(self.storage)
@@ -202,12 +202,13 @@ class _Driver:
             for number, group in enumerate(groups):
                 write_json(self.storage, group_path(number), group.runs)
             write_json(self.storage, GROUP_COUNT, len(groups))
-            merges = self._merge(groups)
+            merges = self._merge(groups, finish.content_of(accounts))
         with self._stage("finish"):
             accounts = finish.write_rejected(self.storage, receipts, accounts)
             manifest = finish.make_manifest(self.job, self.tokenizer, accounts, merges, self._report(receipts))
             lease.check()
             if check_same_job(self.storage, self.job, self.options) is None:
+                finish.remove_surplus(self.storage, manifest)
                 finish.publish(self.storage, manifest)
             finish.clean(self.job, self.options.keep_runs)
         return BuildResult(Manifest.read(self.storage), self.seconds, self.times)
@@ -242,7 +243,10 @@ class _Driver:
             }
             for receipt in receipts:
                 if receipt.skipped and self.options.on_bad_input == "fail":
-                    raise BuildError(f"{receipt.skipped} (an earlier command left this input out)")
+                    raise BuildError(
+                        f"{receipt.skipped} (an earlier command left this input out, and planned shards without it: "
+                        "give --on-bad-input=skip, or build into a new output)"
+                    )
                 for note in (receipt.mismatch, receipt.skipped):
                     if note:
                         _log.warning("%s", note)
@@ -262,8 +266,8 @@ class _Driver:
             times=self.times,
         )
 
-    def _merge(self, groups: list[GroupPlan]) -> list[MergeReceipt]:
-        items = merge_items(groups, self.job.record.options.shard_bytes)
+    def _merge(self, groups: list[GroupPlan], content: str) -> list[MergeReceipt]:
+        items = merge_items(groups, self.job.record.options.shard_bytes, content)
         return self._stages().do("merge", items, MergeReceipt, [sum(group.weights) for group in groups])
 
     def _report(self, receipts: list[TokenizeReceipt]) -> dict[str, Any]:

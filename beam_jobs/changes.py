@@ -4,7 +4,7 @@
 |---|---|---|
 | nothing, or a part, or met damage | read from its begin | what was done holds |
 | read it whole | refused | what was done holds |
-| left it out, and planned shards without it | refused | refused: nothing tells that it is the same |
+| left it out, and planned shards without it | refused | refused: no hash tells that it is the same |
 
 Size is asked first, then the time or tag of change; only where that alone differs, and a hash of the input is known,
 its bytes are hashed.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -98,31 +98,37 @@ def changes(storage: Storage, before: JobRecord, job: Job, complete: bool) -> li
         elif known or passes:
             what = f"the input {new.url} has other bytes than when it was read"
         elif planned:
-            what = f"the input {new.url}, which was left out, has changed since"
+            what = f"the input {new.url} has changed or was touched since shards were planned"
         else:
             what = f"the input {new.url} has changed since"
         found.append(Change(number, what, refused, mine))
     return found
 
 
-def take_changes(storage: Storage, job: Job) -> None:
-    """Settles the changes that are no reason to refuse: receipts of the same bytes get their new names, others go.
+@contextlib.contextmanager
+def settled_changes(storage: Storage, job: Job) -> Iterator[None]:
+    """Settles the changes that are no reason to refuse, around the writing of this command's record.
+
+    Before it, receipts of the same bytes are written under their new names; after it, the old names go, with receipts
+    of other bytes. So a command that is killed anywhere leaves what the next one needs to tell the same.
 
     Raises:
       BuildError: the record of the build is damaged.
     """
-    try:
-        before = read_job(storage)
-    except FileNotFoundError:
-        return
-    for change in changes(storage, before, job, complete=False):
+    before = read_job(storage)
+    found = changes(storage, before, job, complete=False)
+    for change in found:
         old, new = before.inputs[change.number], job.record.inputs[change.number]
         if change.what and (change.receipts or old.size != new.size):
             _log.warning("%s: it is read from its begin", change.what)
-        for path, receipt in change.receipts.items():
+        for receipt in change.receipts.values():
             if not change.what and receipt.item.state == old.state:
                 item = msgspec.structs.replace(receipt.item, state=new.state)
                 write_json(storage, receipt_path(job.fingerprint, item), msgspec.structs.replace(receipt, item=item))
+    yield
+    for change in found:
+        new = job.record.inputs[change.number]
+        for path, receipt in change.receipts.items():
             if receipt.item.state != new.state:
                 storage.remove(path)
 

@@ -37,7 +37,7 @@ from beam_jobs.reads import side_by_side
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.identity import hex64
 from pileshard.format.manifest import InputEntry, Manifest, ShardEntry, SourceEntry
-from pileshard.format.paths import BUILD, MANIFEST, TOKENIZER, rejected_names
+from pileshard.format.paths import BUILD, MANIFEST, SHARDS, TOKENIZER, rejected_names
 from pileshard.format.retry import describe
 from pileshard.format.storage import TEMP_DIR, Storage
 from pileshard.tokenize import Tokenizer
@@ -97,6 +97,20 @@ def input_accounts(job: Job, receipts: list[TokenizeReceipt]) -> list[InputEntry
             raise BuildError(f"{entry.url}: the account of its lines does not close; this is a defect of pileshard")
         entries.append(account)
     return entries
+
+
+def content_of(inputs: list[InputEntry]) -> str:
+    """A name for what the inputs hold, as they were read."""
+    read = [(entry.sha256, entry.accepted, entry.tokens, entry.identity_sum) for entry in inputs]
+    return hashlib.sha256(msgspec.json.encode(read)).hexdigest()[:16]
+
+
+def remove_surplus(storage: Storage, manifest: Manifest) -> None:
+    """Removes shards that were made of what the inputs held before, and that the manifest does not name."""
+    named = {path for shard in manifest.shards for path in (shard.path, shard.index_path)}
+    for path in storage.files(SHARDS):
+        if path not in named:
+            storage.remove(path)
 
 
 def check_rejected(inputs: list[InputEntry], limit: float, storage: Storage) -> None:

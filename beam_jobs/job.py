@@ -166,7 +166,7 @@ class TokenizeItem(msgspec.Struct, frozen=True, kw_only=True, tag="tokenize"):
 
 
 class MergeItem(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
-    """A shard to be merged: the keys key_first <= key <= key_last of one group."""
+    """A shard to be merged: the keys key_first <= key <= key_last of one group, of inputs whose content has a hash."""
 
     group: int
     source: str
@@ -175,6 +175,7 @@ class MergeItem(msgspec.Struct, frozen=True, kw_only=True, tag="merge"):
     count: int
     key_first: int
     key_last: int
+    content: str = ""
 
     @property
     def name(self) -> str:
@@ -373,6 +374,14 @@ def check_not_overtaken(storage: Storage, item: Item) -> None:
     """
     if storage.exists(MANIFEST):
         raise BuildError(f"{item.name}: the dataset was finished by another attempt in the meantime; nothing is lost")
+
+
+def forget_counts(storage: Storage, number: int) -> None:
+    """Removes the receipts of what was counted of an input, so that it is counted anew."""
+    of_input = tuple(f"{RECEIPTS}/{stage}-{number:05d}-" for stage in ("count", "hash"))
+    for path in storage.files(RECEIPTS):
+        if path.startswith(of_input):
+            storage.remove(path)
 
 
 def read_receipt(storage: Storage, path: str, kind: type[_T]) -> _T | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from beam_jobs.inputs import expand
 from beam_jobs.install import install
 from beam_jobs.job import JOB, JobRecord, read_job
 from beam_jobs.lease import DRIVERS, Lease
@@ -87,6 +88,8 @@ def _build(options: RepairOptions, storage: Storage, staging: Storage, record: J
     if found is None:
         raise BuildError("no copy of the build's tokenizer was found: give the original with --tokenizer FILE")
     _log.info("repair: building again from %d inputs, to know what the manifest is to say", len(record.inputs))
+    if not _goes_on(staging, record):
+        staging.remove_tree("")  # of an earlier repair, that met other files
     staging.remove_tree(DRIVERS)  # of a repair that was killed, which the lease has told already
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         file.write(found[0])
@@ -117,6 +120,16 @@ def _build(options: RepairOptions, storage: Storage, staging: Storage, record: J
         staging.remove_tree("")
         raise BuildError(f"the inputs are not those of {JOB} any more (their sizes differ): restore them as they were")
     return result.manifest
+
+
+def _goes_on(staging: Storage, record: JobRecord) -> bool:
+    """Whether the inputs are still the files that an earlier repair began to read."""
+    try:
+        begun = read_job(staging)
+    except (FileNotFoundError, BuildError):
+        return False
+    found = expand([entry.url for entry in begun.inputs], staging.options)
+    return begun.fingerprint() == record.fingerprint() and found == begun.inputs
 
 
 def _is_of(staging: Storage, record: JobRecord) -> bool:

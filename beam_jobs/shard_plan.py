@@ -153,8 +153,14 @@ def shard_ranges(weights: list[int], documents: int, shard_bytes: int) -> list[t
     return list(zip(firsts, lasts, strict=True))
 
 
-def merge_items(groups: list[GroupPlan], shard_bytes: int) -> list[MergeItem]:
-    """The shards of all groups, each one work item."""
+def merge_items(groups: list[GroupPlan], shard_bytes: int, content: str = "") -> list[MergeItem]:
+    """The shards of all groups, each one work item.
+
+    Args:
+      groups: of the dataset.
+      shard_bytes: size of a shard, about.
+      content: names what the inputs hold: shards that were made of anything else are made again.
+    """
     return [
         MergeItem(
             group=number,
@@ -164,6 +170,7 @@ def merge_items(groups: list[GroupPlan], shard_bytes: int) -> list[MergeItem]:
             count=len(ranges),
             key_first=first,
             key_last=last,
+            content=content,
         )
         for number, group in enumerate(groups)
         for ranges in [shard_ranges(group.weights, group.documents, shard_bytes)]

@@ -19,6 +19,7 @@ from beam_jobs.job import (
     TokenizeItem,
     TokenizeReceipt,
     check_not_overtaken,
+    forget_counts,
 )
 from beam_jobs.key_ranges import places_within
 from beam_jobs.lent_tokenizers import lent_tokenizer
@@ -41,7 +42,7 @@ from pileshard.format.retry import Retries
 from pileshard.format.storage import Storage, WholeFile, open_url
 from pileshard.ingest import LineBlock, ParsedBlock, Reason, Rejection, parse_lines
 from pileshard.ingest.lines import BLOCK_BYTES
-from pileshard.ingest.parts import PartReader
+from pileshard.ingest.parts import CountedOtherwiseError, PartReader
 from pileshard.tokenize import EngineMismatch, Tokenizer
 
 _LEAST_RUN_BYTES = 8 << 20  # short of memory or not, runs are not smaller
@@ -77,6 +78,9 @@ def tokenize_item(job: Job, item: TokenizeItem, retries: Retries | None = None) 
             mismatch = str(error)
             engine = "reference"
             continue
+        except CountedOtherwiseError as error:
+            forget_counts(storage, item.input)
+            raise BuildError(f"{error}. The same command counts it anew") from None
         except InputError as error:
             if job.on_bad_input != "skip":
                 raise

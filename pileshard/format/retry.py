@@ -203,6 +203,10 @@ def attempts(
         try:
             return _asked(request)
         except (FileNotFoundError, NotADirectoryError, NotImplementedError, PileshardError) as error:
+            if is_refusal(error.__cause__):
+                cause = error.__cause__
+                assert cause is not None
+                raise StorageError(f"{where()}: cannot be {what}: {describe(cause)}; check the credentials") from cause
             attempt += 1
             if not isinstance(error, also) or attempt >= min(_MORE_ATTEMPTS, retry.attempts):
                 raise
@@ -222,6 +226,11 @@ def attempts(
             time.sleep(pause)
         elif stopped(pause):
             raise failed
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether a server refused a request, which some clients take for absence of what was asked for."""
+    return error is not None and _status(error) in (401, 403)
 
 
 def _asked(request: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from pileshard.format import local_files, publishing
 from pileshard.format.filesystems import open_filesystem, options_by_name
 from pileshard.format.local_files import read_at, sync_directory
 from pileshard.format.remote import REQUEST_BYTES, RangeFile, StreamFile, modified_of, version_of
-from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_transient
+from pileshard.format.retry import LocalAttempts, Retries, Retry, WrongLength, attempts, is_refusal, is_transient
 
 __all__ = ["TEMP_DIR", "Storage", "WholeFile", "open_filesystem", "open_url", "read_at", "sync_directory"]
 
@@ -107,6 +107,11 @@ class Storage:
                 _inherited.append(opened[1])
             opened = self._opened = (os.getpid(), *open_filesystem(self.url, self.options))
         return opened
+
+    @property
+    def is_http(self) -> bool:
+        """Whether it is a plain web server."""
+        return self.url.startswith(("http://", "https://"))
 
     @property
     def fs(self) -> Any:
@@ -244,6 +249,11 @@ class Storage:
             self._attempts(lambda: self._info(relative), relative)
         except FileNotFoundError:
             return False
+        except StorageError as error:
+            # Servers that list nothing refuse what is not there.
+            if self.is_http and is_refusal(error.__cause__):
+                return False
+            raise
         return True
 
     def size(self, relative: str) -> int:

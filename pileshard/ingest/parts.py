@@ -28,6 +28,10 @@ from pileshard.ingest.lines import BLOCK_BYTES, LineBlock, LineCutter
 from pileshard.ingest.stored import StoredBytes
 
 
+class CountedOtherwiseError(BuildError):
+    """A part holds other text than was counted before."""
+
+
 class Seam(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the text of an input.
 
@@ -52,10 +56,7 @@ class Seam(msgspec.Struct, frozen=True, kw_only=True):
         return self.lines + self.inside
 
     def is_same(self, other: Seam) -> bool:
-        """Whether both sides saw the same, as far as each has looked.
-
-        A line that goes on through a whole part has no tail on that part's side: it is then not compared.
-        """
+        """Whether both sides saw the same, as far as each has looked."""
         tails = {self.tail, other.tail} - {""}
         return len(tails) < 2 and self.without_tail() == other.without_tail()
 
@@ -171,7 +172,7 @@ class PartReader:
 
         Raises:
           InputError: the input is damaged or cut off, as far as it was read.
-          BuildError: the part has other text than its entry says.
+          CountedOtherwiseError: the part has other text than its entry says.
         """
         source = self._entered() if self._entry else self._through()
         for data in source:
@@ -231,19 +232,28 @@ class PartReader:
         yield from self._rest_of_line(text)
 
     def _rest_of_line(self, text: Iterator[bytes]) -> Iterator[bytes]:
-        """What the line that is open at the part's end lacks, if there is one and it began in the part."""
-        if not self._tally.inside or self._cutter is None:
+        """What the line that is open at the part's end lacks, if there is one and it began in the part.
+
+        Of one that began before the part it is read, too, so that both sides of each seam have seen the same of it.
+        """
+        if not self._tally.inside:
             return
+        assert self.begin is not None
         assert self.end is not None
         tail = xxhash.xxh3_128()
         for data in text:
             stop = data.find(b"\n") + 1
             mine = data[:stop] if stop else data
             tail.update(mine)
-            yield mine
+            if self._cutter is None:
+                self._passed.update(mine)
+            else:
+                yield mine
             if stop:
                 break
         self.end = msgspec.structs.replace(self.end, tail=tail.hexdigest())
+        if self._cutter is None:
+            self.begin = msgspec.structs.replace(self.begin, tail=self._passed.hexdigest())
 
     def _feed(self, data: bytes) -> list[LineBlock]:
         if self._cutter is None:
@@ -264,7 +274,7 @@ class PartReader:
         assert self.end is not None
         found = (self.end.without_tail(), self._text_digest.hexdigest())
         if found != (entry.end, entry.text_digest):
-            raise BuildError(
+            raise CountedOtherwiseError(
                 f"{self._url}: the text of the part that begins at byte {entry.at:,} is not what was counted before; "
                 "an input must not change during a build"
             )

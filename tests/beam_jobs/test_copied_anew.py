@@ -201,12 +201,12 @@ def test_an_input_that_was_left_out_is_refused_once_shards_are_planned_or_made(
     stop_at("build.merge_items", tmp_path / "dataset", inputs, on_bad_input="skip")
     copy_anew(inputs[1], whole)
     for parts in (1, 3):
-        with pytest.raises(BuildError, match="which was left out, has changed since"):
+        with pytest.raises(BuildError, match="has changed or was touched since"):
             run_build(tmp_path / "dataset", inputs, on_bad_input="skip", parts_per_input=parts)
     copy_anew(inputs[1], damaged)
     run_build(tmp_path / "complete", inputs, on_bad_input="skip")
     copy_anew(inputs[1], whole)
-    with pytest.raises(BuildError, match="which was left out, has changed since"):
+    with pytest.raises(BuildError, match="has changed or was touched since"):
         run_build(tmp_path / "complete", inputs, on_bad_input="skip")
 
 
@@ -222,15 +222,51 @@ def test_counts_of_a_file_that_was_replaced_do_not_hold(tmp_path: Path) -> None:
     assert shard_hashes(tmp_path / "dataset") == shard_hashes(tmp_path / "undisturbed")
 
 
+@pytest.mark.parametrize("stage", ["build.plan_groups", "build.merge_items"])
+@pytest.mark.parametrize("killed_at", ["nothing", "changes.receipt_path", "build.write_json"])
 def test_what_is_touched_or_copied_is_not_read_again(
-    tmp_path: Path, inputs: list[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, inputs: list[str], caplog: pytest.LogCaptureFixture, stage: str, killed_at: str
 ) -> None:
-    stop_at("build.plan_groups", tmp_path / "dataset", inputs, parts_per_input=3)
+    """Before shards are planned and after it, and where the command that settles it is killed on the way."""
+    stop_at(stage, tmp_path / "dataset", inputs, parts_per_input=3)
     for path in inputs:
         copy_anew(path, Path(path).read_bytes())
+    if killed_at != "nothing":
+        stop_at(killed_at, tmp_path / "dataset", inputs, parts_per_input=3)
     with caplog.at_level(logging.INFO, "pileshard.build"):
         run_build(tmp_path / "dataset", inputs, parts_per_input=3)
     assert any("tokenize: 9 of 9 items" in message for message in done_already(caplog)), done_already(caplog)
+
+
+def test_shards_are_made_again_where_an_input_changed_and_nothing_tells(tmp_path: Path, inputs: list[str]) -> None:
+    """Another file of the same size and time is read by a command that cuts inputs in another way."""
+    output, times = tmp_path / "dataset", os.stat(inputs[2]).st_mtime_ns
+    merged: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        from beam_jobs import items
+
+        merge = items.merge_item
+
+        def some(*args: Any) -> Any:
+            if len(merged) == 3:
+                raise BuildError("stopped")
+            merged.append(merge(*args))
+            return merged[-1]
+
+        patch.setattr(items, "merge_item", some)
+        with pytest.raises(BuildError, match="stopped"):
+            run_build(output, inputs)
+    lines = [document(f"again {n} " * 9, "S1") for n in range(800)]
+    other = Path(write_input(tmp_path / "other.zst", lines)).read_bytes()
+    size = os.stat(inputs[2]).st_size
+    skippable = size - len(other) - 8
+    assert skippable >= 0 or pytest.skip("the other file is larger")
+    Path(inputs[2]).write_bytes(other + b"\x50\x2a\x4d\x18" + skippable.to_bytes(4, "little") + bytes(skippable))
+    os.utime(inputs[2], ns=(times, times))
+    run_build(output, inputs, parts_per_input=2)
+    run_build(tmp_path / "undisturbed", inputs)
+    assert shard_hashes(output) == shard_hashes(tmp_path / "undisturbed")
+    assert verify(str(output), level="deep").sound
 
 
 def test_a_receipt_that_comes_late_is_not_taken_for_another_file(tmp_path: Path, inputs: list[str]) -> None:

@@ -252,3 +252,21 @@ def test_a_magic_number_in_the_middle_of_a_frame_is_not_a_frame(monkeypatch):
     monkeypatch.setattr(count, "_LOOK_AHEAD", size // 2)
     with pytest.raises(NoEntryError):
         find_frame(io.BytesIO(stored), 1, len(stored))
+
+
+def test_both_sides_of_each_seam_see_the_same_of_a_line_over_many_parts() -> None:
+    """One that is damaged after a part that lies wholly inside of it is told by the seams."""
+    texts = [b"{}\n" + b"b" * 40_000 + end for end in (b"b\nc\n", b"X\nc\n")]
+    cuts = cuts_of(len(texts[0]), 7)
+    sides = []
+    for text in texts:
+        readers = [PartReader(io.BytesIO(text), "input", begin=a, end=b) for a, b in pairwise(cuts)]
+        for reader in readers:
+            lines_in(reader.blocks())
+        sides.append(readers)
+        for before, after in pairwise(readers):
+            assert before.end is not None
+            assert after.begin is not None
+            assert before.end.tail == after.begin.tail != ""
+    for one, two in zip(*sides, strict=True):
+        assert one.begin.text == 0 or not one.begin.is_same(two.begin)
