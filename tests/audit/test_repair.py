@@ -22,7 +22,7 @@ from beam_jobs.repair import RepairOptions, repair
 from pileshard.audit.repair import RepairReport
 from pileshard.audit.verify import verify
 from pileshard.cli import main
-from pileshard.errors import OptionError
+from pileshard.errors import BuildError, OptionError
 from tests.audit.fault_table import REFUSED, build_golden_here, content, damage
 from tests.audit.forge import Forgery
 from tests.audit.test_damage import CASES as DAMAGE
@@ -333,6 +333,27 @@ def test_a_manifest_is_not_made_from_inputs_that_changed(tmp_path: Path) -> None
     shutil.rmtree(root / "_build")
     assert "no record of the build" in mend(root).files[0].why
     assert files(root) == before
+
+
+def test_a_manifest_is_made_once_the_inputs_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a repair that was stopped had read of other files does not stand in the way."""
+    path = tmp_path / "0.jsonl"
+    path.write_text("".join(json.dumps(document(f"text {number}")) + "\n" for number in range(100)))
+    text = path.read_text()
+    root = tmp_path / "dataset"
+    run_build(root, [str(path)], shard_bytes=1024)
+    (root / "manifest.json").unlink()
+    path.write_text(text.replace("text 5", "a longer text 5"))
+
+    def stop(*_: object) -> None:
+        raise BuildError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("beam_jobs.build.plan_groups", stop)
+        assert "stopped" in mend(root).files[0].why
+    assert (root / "_build" / "rebuild").exists()
+    path.write_text(text)
+    assert mend(root).sound
 
 
 def test_an_unfinished_build_is_not_repaired(plain: Path, tmp_path: Path) -> None:

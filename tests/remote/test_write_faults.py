@@ -186,3 +186,18 @@ def test_a_question_that_fails_over_http_is_asked_again_and_is_no_absence(tmp_pa
         left[0] = 10**6
         with pytest.raises(StorageError, match="after 8 attempts"):
             storage.exists("input.zst")
+
+
+def test_a_refusal_over_http_is_no_absence_of_what_is_read(tmp_path: Path) -> None:
+    """A signed URL that ran out must not leave an input out; but who lists nothing refuses what is not there."""
+    pytest.importorskip("aiohttp")
+    (tmp_path / "input.zst").write_bytes(b"data")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, ranges=True, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    with contextlib.closing(_Stopping(server)), proxied(server.server_address[1]) as proxy:
+        proxy.fault = lambda *_: "403"
+        storage = Storage(f"http://127.0.0.1:{proxy.port}", retry=QUICK)
+        for ask in (storage.size, storage.read_bytes, storage.open_whole):
+            with pytest.raises(StorageError, match=r"403.*check the credentials"):
+                ask("input.zst")
+        assert not storage.exists("input.zst")
