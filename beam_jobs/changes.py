@@ -35,7 +35,7 @@ from beam_jobs.job import (
     receipt_path,
     write_json,
 )
-from beam_jobs.parts import joined
+from beam_jobs.parts import PARTS, InputParts, PartsPlan, joined
 from beam_jobs.reads import side_by_side
 from beam_jobs.shard_plan import GROUP_COUNT
 from pileshard.format.manifest import Manifest
@@ -125,12 +125,24 @@ def settled_changes(storage: Storage, job: Job) -> Iterator[None]:
             if not change.what and receipt.item.state == old.state:
                 item = msgspec.structs.replace(receipt.item, state=new.state)
                 write_json(storage, receipt_path(job.fingerprint, item), msgspec.structs.replace(receipt, item=item))
+    _forget_cuts(storage, {change.number for change in found if change.what})
     yield
     for change in found:
         new = job.record.inputs[change.number]
         for path, receipt in change.receipts.items():
             if receipt.item.state != new.state:
                 storage.remove(path)
+
+
+def _forget_cuts(storage: Storage, numbers: set[int]) -> None:
+    """Lets inputs be cut anew: a file of the same size may be in another container."""
+    if not numbers:
+        return
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        plan = msgspec.json.decode(storage.read_bytes(PARTS), type=PartsPlan)
+        none = InputParts(way="whole", container="", cuts=[0, -1])
+        cut = [none if number in numbers else one for number, one in enumerate(plan.inputs)]
+        write_json(storage, PARTS, msgspec.structs.replace(plan, inputs=cut))
 
 
 def take_again(storage: Storage, job: Job, items: Sequence[TokenizeItem]) -> None:

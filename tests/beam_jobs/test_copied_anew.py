@@ -222,6 +222,18 @@ def test_counts_of_a_file_that_was_replaced_do_not_hold(tmp_path: Path) -> None:
     assert shard_hashes(tmp_path / "dataset") == shard_hashes(tmp_path / "undisturbed")
 
 
+def test_a_file_of_the_same_size_may_be_in_another_container(tmp_path: Path) -> None:
+    text = "".join(json.dumps(document(f"one {n}", "S")) + "\n" for n in range(1000)).encode()
+    packed = zstd.compress(text.replace(b"one", b"two"))
+    rest = len(text) - len(packed) - 8
+    path = tmp_path / "0.jsonl"
+    path.write_bytes(text)
+    stop_at("spread.entries", tmp_path / "dataset", [str(path)], parts_per_input=3)
+    copy_anew(str(path), packed + b"\x50\x2a\x4d\x18" + rest.to_bytes(4, "little") + bytes(rest))
+    manifest = run_build(tmp_path / "dataset", [str(path)], parts_per_input=3).manifest
+    assert (manifest.documents, manifest.inputs[0].rejected) == (1000, {})
+
+
 @pytest.mark.parametrize("stage", ["build.plan_groups", "build.merge_items"])
 @pytest.mark.parametrize("killed_at", ["nothing", "changes.receipt_path", "build.write_json"])
 def test_what_is_touched_or_copied_is_not_read_again(
