@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from beam_jobs import finish
-from beam_jobs.changes import settled_changes, take_again
+from beam_jobs.changes import settled_changes
 from beam_jobs.engine_workers import engine_workers
 from beam_jobs.forecast import Forecast, make_forecast
 from beam_jobs.gather_plan import gathered, plan_gather
@@ -232,10 +232,7 @@ class _Driver:
         spread = Spread(plan, self.job, self._stages())
         doubtful: set[int] = set()
         while True:
-            items = spread.items(doubtful)
-            if self.options.on_bad_input == "fail":
-                take_again(self.storage, self.job, items)
-            receipts = self._stages().do("tokenize", items, TokenizeReceipt, [])
+            receipts = self._stages().do("tokenize", spread.items(doubtful), TokenizeReceipt, [])
             found = {
                 receipt.item.input
                 for receipt in receipts

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -27,12 +28,11 @@ from beam_jobs.job import (
     HashReceipt,
     Job,
     JobRecord,
-    TokenizeItem,
     TokenizeReceipt,
-    finished,
     read_job,
     read_receipt,
     receipt_path,
+    receipts_of_input,
     write_json,
 )
 from beam_jobs.parts import PARTS, InputParts, PartsPlan, joined
@@ -44,7 +44,11 @@ from pileshard.format.storage import Storage, open_url
 _log = logging.getLogger("pileshard.build")
 
 _Receipt = TokenizeReceipt | CountReceipt | HashReceipt
-_KINDS: dict[str, type[_Receipt]] = {"tokenize": TokenizeReceipt, "count": CountReceipt, "hash": HashReceipt}
+_KINDS: tuple[tuple[Literal["tokenize", "count", "hash"], type[_Receipt]], ...] = (
+    ("tokenize", TokenizeReceipt),
+    ("count", CountReceipt),
+    ("hash", HashReceipt),
+)
 
 _hashes: dict[tuple[str, str], str] = {}  # by URL and state: a command looks several times
 
@@ -145,20 +149,9 @@ def _forget_cuts(storage: Storage, numbers: set[int]) -> None:
         write_json(storage, PARTS, msgspec.structs.replace(plan, inputs=cut))
 
 
-def take_again(storage: Storage, job: Job, items: Sequence[TokenizeItem]) -> None:
-    """Lets inputs that an earlier command left out be tried again, unless shards are planned without them."""
-    if storage.exists(GROUP_COUNT):
-        return
-    for item, receipt in finished(storage, job.fingerprint, list(items), TokenizeReceipt):
-        if receipt is not None and receipt.skipped:
-            storage.remove(receipt_path(job.fingerprint, item))
-
-
 def _receipts(storage: Storage, numbers: list[int]) -> dict[int, dict[str, _Receipt]]:
     """Receipts of the first stages' work on some inputs, by input and path."""
-    wanted = {
-        f"{RECEIPTS}/{stage}-{number:05d}-": (number, kind) for number in numbers for stage, kind in _KINDS.items()
-    }
+    wanted = {receipts_of_input(stage, number): (number, kind) for number in numbers for stage, kind in _KINDS}
     found = []
     for path in storage.files(RECEIPTS):
         stage, _, rest = path.partition("-")

@@ -63,7 +63,7 @@ def _ask(fs: Any, pattern: str, retry: Retry, request: Callable[[], _T]) -> _T:
 
 
 def check_not_empty(job: Job) -> None:
-    """Meets empty inputs at once: the smallest are read last, and one that is mended then makes another build.
+    """Meets empty inputs at once: the smallest are read last, perhaps hours later.
 
     Raises:
       InputError: an input is empty, and is not to be left out.

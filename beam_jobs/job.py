@@ -376,9 +376,14 @@ def check_not_overtaken(storage: Storage, item: Item) -> None:
         raise BuildError(f"{item.name}: the dataset was finished by another attempt in the meantime; nothing is lost")
 
 
+def receipts_of_input(stage: Literal["tokenize", "count", "hash"], number: int) -> str:
+    """How the paths of a stage's receipts of an input begin."""
+    return f"{RECEIPTS}/{stage}-{number:05d}-"
+
+
 def forget_counts(storage: Storage, number: int) -> None:
     """Removes the receipts of what was counted of an input, so that it is counted anew."""
-    of_input = tuple(f"{RECEIPTS}/{stage}-{number:05d}-" for stage in ("count", "hash"))
+    of_input = (receipts_of_input("count", number), receipts_of_input("hash", number))
     for path in storage.files(RECEIPTS):
         if path.startswith(of_input):
             storage.remove(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from beam_jobs.monitor import Monitor, item_size
 from beam_jobs.parts import item_cost
 from beam_jobs.progress import beat_seconds
 from beam_jobs.reads import side_by_side
+from beam_jobs.shard_plan import GROUP_COUNT
 from beam_jobs.work_share import StageTime, stage_time
 from pileshard.errors import BuildError, PileshardError
 from pileshard.format.storage import Storage
@@ -77,7 +79,7 @@ class Stages:
         job = self.job
         storage = job.storage()
         sizes = [entry.size for entry in job.record.inputs]
-        drop_hollow_receipts(job, items, kind)
+        drop_void_receipts(job, items, kind)
         sized: list[tuple[Item, int]] = [(item, item_size(item, weights, sizes)) for item in items]
         done = dict(finished(storage, job.fingerprint, list(items), kind))
 
@@ -121,16 +123,23 @@ class Stages:
         return [done[item] for item in items]
 
 
-def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> None:
-    """Removes receipts of items whose files are gone (an emptied temporary directory), so that they are redone."""
-    storage, temp = job.storage(), job.temp_storage()
+def drop_void_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> None:
+    """Removes receipts that do not hold, so that their items are redone.
 
-    def gone(done: tuple[Any, Any]) -> str | None:
-        """The first file that a receipt names and that is not there, whole."""
+    Such are those of items whose files are gone (an emptied temporary directory), and of inputs that an earlier command
+    left out, where a bad input is to stop the build and no shards are planned without it.
+    """
+    storage, temp = job.storage(), job.temp_storage()
+    tried_again = functools.cache(lambda: job.on_bad_input == "fail" and not storage.exists(GROUP_COUNT))
+
+    def void(done: tuple[Any, Any]) -> str | None:
+        """Why a receipt does not hold: the first file that it names and that is not there, whole; or an input."""
         _, receipt = done
         if receipt is None or isinstance(receipt, CountReceipt | HashReceipt):
             return None
         if isinstance(receipt, TokenizeReceipt):
+            if receipt.skipped and tried_again():
+                return f"{job.record.inputs[receipt.item.input].url}: was left out by an earlier command"
             files = [(temp, run.path, run.size) for run in receipt.runs]
         elif isinstance(receipt, GatherReceipt):
             files = [(temp, run.path, run.size) for _, run in receipt.runs]
@@ -138,12 +147,13 @@ def drop_hollow_receipts(job: Job, items: Sequence[Any], kind: type[Any]) -> Non
             shard = receipt.shard
             files = [(storage, shard["path"], shard["size"])]
             files.append((storage, shard["index_path"], shard["index_size"]))
-        return next((place.url_of(path) for place, path, size in files if not has_size(place, path, size)), None)
+        gone = (place.url_of(path) for place, path, size in files if not has_size(place, path, size))
+        return next((f"{url}: is gone or cut off" for url in gone), None)
 
     found = list(finished(storage, job.fingerprint, list(items), kind))
-    for (item, _), url in zip(found, side_by_side(gone, found), strict=True):
-        if url is not None:
-            _log.warning("%s: is gone or cut off; %s is done again", url, item.name)
+    for (item, _), why in zip(found, side_by_side(void, found), strict=True):
+        if why is not None:
+            _log.warning("%s; %s is done again", why, item.name)
             storage.remove(receipt_path(job.fingerprint, item))
 
 

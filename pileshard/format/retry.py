@@ -203,10 +203,6 @@ def attempts(
         try:
             return _asked(request)
         except (FileNotFoundError, NotADirectoryError, NotImplementedError, PileshardError) as error:
-            if is_refusal(error.__cause__):
-                cause = error.__cause__
-                assert cause is not None
-                raise StorageError(f"{where()}: cannot be {what}: {describe(cause)}; check the credentials") from cause
             attempt += 1
             if not isinstance(error, also) or attempt >= min(_MORE_ATTEMPTS, retry.attempts):
                 raise
@@ -214,7 +210,7 @@ def attempts(
         except Exception as error:
             attempt += 1
             if not is_transient(error):
-                hint = "; check the credentials" if isinstance(error, PermissionError) else ""
+                hint = "; check the credentials" if isinstance(error, PermissionError) or is_refusal(error) else ""
                 raise StorageError(f"{where()}: cannot be {what}: {describe(error)}{hint}") from error
             if attempt >= retry.attempts or retry.is_over(attempt, began):
                 raise StorageError(
@@ -229,7 +225,7 @@ def attempts(
 
 
 def is_refusal(error: BaseException | None) -> bool:
-    """Whether a server refused a request, which some clients take for absence of what was asked for."""
+    """Whether a server refused a request."""
     return error is not None and _status(error) in (401, 403)
 
 
@@ -238,8 +234,9 @@ def _asked(request: Callable[[], T]) -> T:
     try:
         return request()
     except FileNotFoundError as error:
-        if isinstance(error.__cause__, Exception) and is_transient(error.__cause__):
-            raise error.__cause__ from None
+        cause = error.__cause__
+        if isinstance(cause, Exception) and (is_transient(cause) or is_refusal(cause)):
+            raise cause from None
         raise
 
 

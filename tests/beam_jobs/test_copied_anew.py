@@ -89,6 +89,11 @@ def stop_at(stage: str, output: Path, inputs: list[str], **options: Any) -> None
             run_build(output, inputs, **options)
 
 
+def with_damage(data: bytes) -> bytes:
+    """The same, with a byte near its end flipped."""
+    return data[:-30] + bytes([data[-30] ^ 0xFF]) + data[-29:]
+
+
 def copy_anew(path: str, data: bytes, *, seconds: int = 5) -> None:
     """Writes a file with a time of change that differs from what it had."""
     before = os.stat(path).st_mtime_ns
@@ -116,8 +121,7 @@ def test_a_damaged_input_of_the_same_size_is_read_again_after_it_is_mended(tmp_p
     """Of four parts the first are whole, and their receipts hold the hash of all bytes, damaged ones too."""
     whole = Path(inputs[1]).read_bytes()
     run_build(tmp_path / "undisturbed", inputs, parts_per_input=4)
-    damaged = bytearray(whole)
-    damaged[-30] ^= 0xFF
+    damaged = with_damage(whole)
     Path(inputs[1]).write_bytes(damaged)
     with pytest.raises(PileshardError, match=r"1\.jsonl\.zst"):
         run_build(tmp_path / "dataset", inputs, parts_per_input=4)
@@ -167,8 +171,7 @@ def test_an_input_that_was_left_out_for_now_is_taken_once_it_is_mended(
     tmp_path: Path, inputs: list[str], policy: str
 ) -> None:
     whole = Path(inputs[1]).read_bytes()
-    damaged = bytearray(whole)
-    damaged[-30] ^= 0xFF
+    damaged = with_damage(whole)
     copy_anew(inputs[1], damaged)
     stop_at("build.plan_groups", tmp_path / "dataset", inputs, on_bad_input="skip")
     copy_anew(inputs[1], whole)
@@ -179,8 +182,7 @@ def test_an_input_that_was_left_out_for_now_is_taken_once_it_is_mended(
 def test_what_was_left_out_is_tried_again_where_that_is_asked(tmp_path: Path, inputs: list[str]) -> None:
     """A mount that cut it off for a moment leaves no sign in the file."""
     whole, times = Path(inputs[1]).read_bytes(), os.stat(inputs[1]).st_mtime_ns
-    damaged = bytearray(whole)
-    damaged[-30] ^= 0xFF
+    damaged = with_damage(whole)
     for content in (damaged, whole):
         Path(inputs[1]).write_bytes(content)
         os.utime(inputs[1], ns=(times, times))
@@ -195,8 +197,7 @@ def test_an_input_that_was_left_out_is_refused_once_shards_are_planned_or_made(
     tmp_path: Path, inputs: list[str]
 ) -> None:
     whole = Path(inputs[1]).read_bytes()
-    damaged = bytearray(whole)
-    damaged[-30] ^= 0xFF
+    damaged = with_damage(whole)
     copy_anew(inputs[1], damaged)
     stop_at("build.merge_items", tmp_path / "dataset", inputs, on_bad_input="skip")
     copy_anew(inputs[1], whole)
